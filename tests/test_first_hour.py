@@ -105,14 +105,6 @@ def words_of(process: watched.Process) -> str:
         return ""
 
 
-def test_what_hangs_ends_with_all_that_it_started(hour, tmp_path):
-    """A child in a session of its own, such as torchrun's ranks, ends as well."""
-    start = "p = subprocess.Popen(['sleep', '61'], start_new_session=True)"
-    code = f"import subprocess, time; {start}; open('number', 'w').write(str(p.pid)); time.sleep(60)"
-    assert hour([python(code, limit=2)])[1]["step"]["surprise"] == "it had not ended after 2 s"
-    assert int((tmp_path / "number").read_text()) not in {number for number, _ in watched.alive()}
-
-
 def test_only_some_steps_and_no_stop(hour):
     planned = [
         python("print('tokens/s 7')", "a", figures=(Figure("tokens/s", r"tokens/s (\d+)"),)),

@@ -90,10 +90,15 @@ def test_parts_stand_in_order(name, notebook):
 
 
 @all_notebooks
-def test_cells_have_names_of_their_own(name, notebook):
+def test_names_of_cells_and_width_of_code(name, notebook, build):
     names = [cell.id for cell in notebook.cells]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z][a-z0-9-]+", cell) for cell in names), "an id is a name, not chance"
+    first, *_ = code_cells(notebook)
+    assert first.id == "install" and first.source == build.installation() and not first.outputs
+    wide = [(cell.id, line) for cell in code_cells(notebook) for line in cell.source.splitlines() if len(line) > 88]
+    assert not wide
+    assert wild.AS_OF.search(wild.section(FOLDER / f"{name}.ipynb")), "names in other projects say as of when"
 
 
 @all_notebooks
@@ -148,12 +153,6 @@ def test_outputs_name_no_place_of_one_machine(name, notebook):
 
 
 @all_notebooks
-def test_the_first_cell_installs_what_is_missing(name, notebook, build):
-    cell = code_cells(notebook)[0]
-    assert cell.id == "install" and cell.source == build.installation() and not cell.outputs
-
-
-@all_notebooks
 def test_every_picture_has_alt_text(name, notebook):
     pictures = 0
     for cell in code_cells(notebook):
@@ -201,44 +200,6 @@ def definitions(source):
                     part.body[0].value.value = " ".join(ast.get_docstring(part).split())
             found[node.name] = (ast.dump(node), sorted(said))
     return found
-
-
-@all_notebooks
-def test_lines_of_code_fit_the_page(name, notebook):
-    wide = [(cell.id, line) for cell in code_cells(notebook) for line in cell.source.splitlines() if len(line) > 88]
-    assert not wide
-
-
-@all_notebooks
-def test_names_in_other_projects_say_as_of_when(name):
-    assert wild.AS_OF.search(wild.section(FOLDER / f"{name}.ipynb"))
-
-
-def test_names_are_listed_by_project(tmp_path, monkeypatch):
-    text = """## In the wild
-
-| here | elsewhere |
-|---|---|
-| `Zero1` | PyTorch: `fully_shard`, FSDP1: `FULL_SHARD`. Megatron-LM: `--use-it core` with `f(x=1)` |
-| `ours` | `torch.compile`, DeepSpeed's `"stage": 3`, `gone` |
-
-| where | what |
-|---|---|
-| NCCL | `ncclSend` |
-
-Nothing of `this`.
-"""
-    listed = {
-        "PyTorch": ["fully_shard", "FULL_SHARD", "torch.compile"],
-        "Megatron-LM": ["--use-it core", "f(x=1)"],
-        "DeepSpeed": ['"stage": 3', "gone"],
-        "NCCL": ["ncclSend"],
-    }
-    assert wild.names(text) == listed
-    monkeypatch.setattr(wild, "everywhere", lambda: listed)
-    (tmp_path / "a.py").write_text("class A:\n    use_it: bool\n\ndef f(): ...\n\nstage = 1\n")
-    assert wild.gone("Megatron-LM", tmp_path) == []
-    assert wild.gone("DeepSpeed", tmp_path) == ["gone"]
 
 
 @all_notebooks

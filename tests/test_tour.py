@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from minitrain.data.text import Text, bigram_entropy
 from minitrain.lessons import tour
 from minitrain.lessons.claims import Claim, merge
 
@@ -98,29 +96,3 @@ def test_the_summary_counts_what_the_table_does_not_show():
     counts = "1 of 3 claims hold on 1 rank, 1 does not, 1 needs more ranks."
     assert tour.summary(rows, 3, 1) == counts
     assert tour.summary(rows, 1, 1).startswith(f"{counts} The table shows one of each demo")
-
-
-def text():
-    """A text that is learned in a few steps: after "a" comes "b" or "c", which one depends on the byte before."""
-    words = torch.tensor(list(b"xabyac"), dtype=torch.uint8).repeat(400)
-    return Text("words", words, words[:1500])
-
-
-def learn(world):
-    tour.EVERY, tour.BATCH = 10, 16
-    curve, sample, claims = tour.train(world, text())
-    return curve, sample, [(claim.what, claim.holds) for claim in claims]
-
-
-@pytest.mark.slow("a training")
-def test_the_gpt_learns_more_than_pairs(ranks):
-    curves, samples, claims = zip(*ranks(3).run(learn), strict=True)
-    assert all(curve == curves[0] for curve in curves), "all ranks see the same losses and stop together"
-    (curve,) = curves[:1]
-    assert curve.mark == bigram_entropy(text().validation) > 0.2
-    assert curve.validation[-1][1] < curve.mark <= curve.validation[0][1] or len(curve.validation) == 1
-    assert len(curve.training) == curve.validation[-1][0]
-    assert all(holds for rank in claims for _, holds in rank)
-    (sample,) = set(samples)
-    assert sample.startswith(tour.PROMPT) and len(sample) > len(tour.PROMPT) + 20
-    assert tour.picture_of_loss(curve, {"one device": [1.0]}).axes[0].get_legend() is not None

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import errno
-import threading
 
 import pytest
 import torch
 
 from minitrain.checkpointing.asynchronous import Asynchronous
-
-
-def test_the_training_goes_on_while_the_writer_waits():
-    may_write, written = threading.Event(), []
-
-    def write(state):
-        may_write.wait(20)
-        written.append(state["a"].clone())
-
-    state = {"a": torch.zeros(5)}
-    saver = Asynchronous(write)
-    saver.save(state)
-    for _ in range(3):
-        state["a"] += 1  # three steps
-    assert not written
-    may_write.set()
-    saver.wait()
-    assert written[0].eq(0).all()
 
 
 def test_shapes_dtypes_and_views():

@@ -193,16 +193,6 @@ def test_the_memory_is_taken_at_the_start(ranks, tmp_path):
     assert all(ranks(2).run(taken, tmp_path))
 
 
-def bad_input(world, folder):
-    with pytest.raises(AssertionError, match="apart=9, but there are 2 ranks"):
-        Flash(folder, torch.zeros(3), RUN, apart=9)
-    return True
-
-
-def test_bad_input(ranks, tmp_path):
-    assert all(ranks(2).run(bad_input, tmp_path))
-
-
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path

@@ -20,10 +20,3 @@ def test_young_and_the_limits_of_daly():
     assert interval.daly(20, 10) == interval.daly(50, 10) == 10
     # No jump where the rule changes: 2M (1 + 1/3 + 1/9) − 2M = 8/9 M, and M.
     assert interval.daly(2 * (1 - 1e-9), 1) == pytest.approx(8 / 9)
-
-
-def test_bad_input():
-    with pytest.raises(AssertionError, match="saving"):
-        interval.daly(0, 1)
-    with pytest.raises(AssertionError, match="interval"):
-        interval.simulate(-1, 1, 1, 1, 1)

@@ -13,24 +13,11 @@ from hypothesis import strategies as st
 from minitrain.checkpointing.full import manifest
 from minitrain.checkpointing.full.manifest import Manifest, Sum
 
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
 
 @pytest.fixture(scope="module")
 def folder():
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
-
-
-@given(st.dictionaries(st.text(), plain, max_size=4), st.integers(0, 10**9))
-def test_written_and_read(folder, extra, step):
-    content = Manifest(step, {"b": Sum(3, "03"), "a": Sum(0, "e3")}, extra)
-    manifest.write(folder, content)
-    assert manifest.read(folder) == content
 
 
 @given(st.data())

@@ -7,8 +7,6 @@ import zipfile
 import pytest
 import torch
 
-from minitrain.checkpointing import checkpoint
-from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.checkpointing.resharding import load, save
 
 SHAPE = (7, 5, 3)  # which neither 2 nor 4 ranks divide in any dim
@@ -42,13 +40,6 @@ def loading(world, folder):
             shard = torch.full(expected.shape, torch.nan, dtype=torch.float64)
             assert load(folder / saved, shard, offsets) is shard
             assert torch.equal(shard, expected), (saved, way)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_any_number_of_ranks_loads_what_any_other_saved(ranks, tmp_path, size):
-    ranks(size).run(saving, tmp_path)
-    for other in (2, 3, 4):
-        ranks(other).run(loading, tmp_path)
 
 
 def test_of_a_view_only_its_own_numbers_are_saved(ranks, tmp_path):
@@ -86,20 +77,3 @@ def other_dtype(world, folder):
 
 def test_numbers_are_not_rounded_on_the_way(ranks, tmp_path):
     ranks(2).run(other_dtype, tmp_path)
-
-
-def like_full(world, folder):
-    """The full form saves by dim 0 and loads by dim 1; both forms fill the same bits."""
-    shard, offsets = cut(world, "dim 0")
-    path = checkpoint.save(folder, 0, {"a": ShardedTensor(SHAPE, shard.dtype, [Shard(shard, tuple(offsets))])}, {})
-    expected, elsewhere = cut(world, "dim 1")
-    theirs, mine = torch.zeros(expected.shape, dtype=shard.dtype), torch.zeros(expected.shape, dtype=shard.dtype)
-    checkpoint.load(path, {"a": ShardedTensor(SHAPE, shard.dtype, [Shard(theirs, tuple(elsewhere))])})
-    save(folder / "small", shard, offsets)
-    load(folder / "small", mine, elsewhere)
-    assert torch.equal(mine, theirs)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_the_small_form_fills_the_bits_of_the_full_form(ranks, tmp_path, size):
-    ranks(size).run(like_full, tmp_path)

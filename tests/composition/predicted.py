@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
-import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -146,8 +145,7 @@ def as_planned(world: World, settings: Settings) -> dict[str, Pair]:
         # the first stage and targets on the last.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)
         others *= 2 if layout.pp == 1 else 1
-        slack = others + gpu_slack(world.device, settings, sum(predicted.layers))
-        made["kept"] = Pair(kept, found.activations, slack)
+        made["kept"] = Pair(kept, found.activations, others)
     if layout.pp > 1:
         made["bubble"] = Pair(plan_time.bubble(model, layout, steps).over_total, found.bubble, 1e-12)
     return made
@@ -176,23 +174,6 @@ def work_of_one(world: World) -> Pair:
     with FlopCounterMode(display=False) as counter:
         whole(inputs, targets)[1].backward()
     return Pair(plan_time.work(model, settings.layout, steps).model, counter.get_total_flops())
-
-
-def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
-    """Bytes that fused attention may keep on a GPU, in all micro-batches and so many layers, and on a CPU does not.
-
-    CUDA's memory-efficient kernel, which float32 takes, fills the log of the softmax's sum up to a multiple of 32
-    positions, and keeps the state of its random numbers, twice 8 bytes. Its result begins with the batch, so that with
-    sequence parallelism, where tensors begin with the sequence, the next layer keeps a copy. (Attention written out
-    would keep the same bytes everywhere. But then it would not be the trainer's model.)
-    """
-    if device.type == "cpu":
-        return 0
-    layout, sizes = settings.layout, settings.model.sizes
-    rows = plan_time.microbatch(layout, settings.steps) * sizes.heads // layout.tp
-    filled = -sizes.positions % 32
-    copied = sizes.positions * sizes.hidden // sizes.heads if layout.sequence_parallel else 0
-    return layers * layout.microbatches * (4 * rows * (filled + copied) + 16)
 
 
 def measure(world: World, settings: Settings, operations: Operations | None) -> Measured:

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from minitrain.data import documents, prepare
-from minitrain.data.documents import Files, Piece, cut
+from minitrain.data.documents import Files, cut
 from minitrain.data.text import Text
 
 
@@ -81,11 +81,6 @@ def test_lines_that_are_no_documents(tmp_path: Path, monkeypatch, line: str, err
         read(tmp_path / "a.jsonl")
 
 
-def test_half_of_a_pair_is_kept_as_it_is(tmp_path: Path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83c"}\n', encoding="utf-8")
-    assert read(tmp_path / "a.jsonl") == [(b"a\xed\xa0\xbc", True)]
-
-
 def test_links_are_left_out_and_counted(tmp_path: Path):
     (tmp_path / "secret").write_text("not for training")
     folder = tmp_path / "texts"
@@ -103,23 +98,6 @@ def test_links_are_left_out_and_counted(tmp_path: Path):
         Files.at(folder)
 
 
-def test_compressed_files_without_lines_are_no_text(tmp_path: Path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text " * 9, mtime=0x01010101))
-    (tmp_path / "b.txt").write_text("text")
-    found = Files.at(tmp_path)
-    assert (found.paths, found.binary) == ((tmp_path / "b.txt",), 1)
-
-
-def test_what_is_read_into_memory_is_measured_uncompressed(tmp_path: Path, monkeypatch):
-    from minitrain.data import text as module
-
-    rows = (json.dumps({"text": "the same words " * 100}) + "\n") * 100
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
-    monkeypatch.setattr(module, "LARGEST", 100_000)
-    with pytest.raises(ValueError, match="would read into memory; prepare it once"):
-        Text.load(tmp_path / "a.jsonl.gz")
-
-
 def test_pairs_are_counted_in_all_parts_of_a_text_alike(tmp_path: Path, monkeypatch):
     """Of many small files and a large one, of its beginning and its end, the share that their bytes have."""
     monkeypatch.setattr(documents, "PIECE", 16_000)
@@ -135,10 +113,3 @@ def test_pairs_are_counted_in_all_parts_of_a_text_alike(tmp_path: Path, monkeypa
         assert abs(text.count(letter) / (size / 5) - 1) < 0.15
     monkeypatch.setattr(prepare, "LEARN", 1 << 20)
     assert sum(map(len, prepare._some(pieces, "text"))) == 300_000
-
-
-def test_passages_are_the_lines_of_a_piece(tmp_path: Path):
-    (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(3000)))
-    piece = Piece(tmp_path / "a.txt", 2000, 9000)
-    parts = [part for passage in piece.passages(700) for part, _ in passage.documents()]
-    assert len(parts) == 10 and b"".join(parts) == b"".join(part for part, _ in piece.documents())

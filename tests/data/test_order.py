@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minitrain.data.mixture import Mixture
 from minitrain.data.order import key_of, shuffled
 from minitrain.data.shares import BLOCK, parse
-from minitrain.data.text import Samples, share
+from minitrain.data.text import Samples
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -44,12 +44,6 @@ def test_places_and_keys_are_independent():
         assert squares < 9 + 5 * math.sqrt(2 * 9), numbers  # mean and deviation of χ² with 9 degrees of freedom
 
 
-def test_outside_of_the_order():
-    for place in (-1, 10):
-        with pytest.raises(ValueError, match=f"place={place} is not in an order of 10; use 0 to 9"):
-            shuffled(place, 10, 0)
-
-
 def sources(count: int) -> list[Samples]:
     """Texts of one byte each, so that a sample tells its source."""
     return [Samples(torch.full((5000,), source, dtype=torch.uint8), 4) for source in range(count)]
@@ -67,16 +61,6 @@ def test_every_source_gives_each_of_its_samples_once_and_its_share_of_a_block(
         assert [number for found, number in places if found == source] == list(range(2 * part))
     counted = Counter(mixture.place(sample)[0] for sample in range(position))
     assert mixture.cursors(position) == [counted[source] for source in range(len(parts))]
-
-
-def test_ranks_share_a_mixture_and_a_later_run_in_another_layout_goes_on():
-    mixture = Mixture(sources(3), [0.5, 0.3, 0.2])
-    whole, _ = mixture.take(range(600))
-    first = [mixture.take(share(0, 240, rank, 4))[0] for rank in range(4)]
-    then = [mixture.take(share(240, 360, rank, 3))[0] for rank in range(3)]
-    assert torch.equal(torch.cat(first + then), whole)
-    assert Counter(mixture.take(range(1000))[0][:, 0].tolist()) == {0: 500, 1: 300, 2: 200}
-    assert mixture.take([])[0].shape == (0, 4)
 
 
 def test_a_mixture_on_the_command_line():

@@ -6,8 +6,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +19,6 @@ from minitrain.data import documents, prepare, sources
 from minitrain.data.manifest import Manifest
 from minitrain.data.prepare import Options, main
 from minitrain.data.prepared import Prepared
-from minitrain.data.shares import vocabulary_of
 from minitrain.data.tokenizer import END, Bytes, Pairs, train
 
 WORDS = "the a of rank ranks gradient tensor shard memory bytes sends waits ζ 頁 é".split()
@@ -180,20 +177,6 @@ def test_a_held_out_part_that_is_too_short_is_named(tmp_path: Path):
         source.windows(8)
 
 
-def test_names_in_files_do_not_reach_the_terminal_as_codes(tmp_path: Path, capsys):
-    (tmp_path / "a\x1b[31m.jsonl").write_text(json.dumps({"it has \x1b[31mred": 1}) + "\n")
-    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--processes", "1"]) == 2
-    told = capsys.readouterr().err
-    assert "\x1b" not in told and "it has \ufffd[31mred" in told and "a\ufffd[31m.jsonl" in told
-
-
-def test_a_terminal_that_lacks_letters(tmp_path: Path):
-    (tmp_path / "頁.txt").write_text("some text of our own\n" * 20)
-    command = [sys.executable, "-m", "minitrain.prepare", str(tmp_path / "頁.txt"), "--out", str(tmp_path / "頁")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True)
-    assert done.returncode == 0 and rb"--data " in done.stdout and rb"\u9801" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -267,15 +250,6 @@ def test_an_epoch_takes_each_window_of_each_shard_once(folder: Path, tmp_path: P
     assert (inputs[0].tolist(), targets[0].tolist()) == (tokens[:-1], tokens[1:])
 
 
-def test_a_model_takes_the_vocabulary_of_prepared_data(folder: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    prepare.prepare(Options(str(folder), str(out), "bpe", vocabulary=300, processes=1))
-    assert vocabulary_of(str(out), (), 256) == vocabulary_of(str(out), (), 50257) == 300
-    assert vocabulary_of("reference", (), 50257) == 50257
-    assert vocabulary_of(str(folder), (), 256) == 257  # lines of JSON are documents, with end marks
-    assert vocabulary_of("", (f"a=0.5:{folder / 'long.txt'}", f"b=0.5:{folder / 'a.jsonl'}"), 256) == 257
-
-
 def test_pairs_are_the_same_for_the_same_text_and_give_it_back(tmp_path: Path):
     parts = [text(seed, 500).encode() for seed in range(4)]
     for name in ("a", "b"):
@@ -321,13 +295,3 @@ def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
     (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
     with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
         sources.load(str(tmp_path))
-
-
-def test_documents_in_memory_have_end_marks(folder: Path):
-    source = sources.load(str(folder))
-    assert source.tokenizer.size == 257 and (source.files, source.binary) == (24, 1)
-    both = torch.cat([source.training, source.validation])
-    assert int((both == 256).sum()) == 120 + 20 + 1  # lines of JSON, short texts, and the long one, in parts
-    out = source.tokenizer.decode(both.tolist()).decode()
-    long = (folder / "long.txt").read_text("utf-8")
-    assert all(line in out for line in long.splitlines())

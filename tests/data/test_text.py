@@ -184,15 +184,6 @@ def test_any_layout_takes_the_same_samples(ranks: int, each: int, micro: int, st
     assert torch.equal(torch.cat(micro_batches), inputs)
 
 
-@given(layouts=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=8))
-def test_a_resume_with_other_ranks_loses_nothing(layouts: list[tuple[int, int]]):
-    position, taken = 0, []
-    for ranks, each in layouts:
-        taken += [sample for rank in range(ranks) for sample in share(position, ranks * each, rank, ranks)]
-        position += ranks * each
-    assert taken == list(range(position))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,18 +218,6 @@ def test_evaluation_windows_do_not_overlap(length: int, seq: int, count: int | N
     assert places == sorted(set(places))
     with pytest.raises(ValueError, match="count=0 must be at least 1"):
         windows(numbered(length), seq, 0)
-
-
-def test_bigram_entropy_of_small_texts():
-    assert bigram_entropy(tensor(b"abab")) == 0.0
-    assert bigram_entropy(tensor(b"aaaa")) == 0.0
-    # a is followed by a, then by b; b by nothing: H = 2/2 · ln 2.
-    assert bigram_entropy(tensor(b"aab")) == pytest.approx(math.log(2))
-    # After a: b, c, b, c; after b and c: a. Half of the places have one of two.
-    assert bigram_entropy(tensor(b"abacabaca")) == pytest.approx(math.log(2) / 2)
-    for text in (b"", b"a"):
-        with pytest.raises(ValueError, match=f"text of {len(text)} bytes has no pair"):
-            bigram_entropy(tensor(text))
 
 
 @given(st.binary(min_size=2, max_size=300))

@@ -108,9 +108,3 @@ def test_what_is_changed_in_a_text_is_counted_and_named(file: Path, tmp_path: Pa
     assert all(f"{count} {what}" in told(manifest) for what, count in manifest.notes.items())
     plain = prepare(Options(str(folder / "plain.txt"), str(tmp_path / "plain"), str(file), processes=1))
     assert not plain.notes and "notes" not in (tmp_path / "plain" / "manifest.json").read_text()
-
-
-def test_nothing_but_empty_documents(tmp_path: Path):
-    (tmp_path / "a.jsonl").write_text('{"text": ""}\n' * 2000)
-    with pytest.raises(ValueError, match="has no document that is not empty"):
-        prepare(Options(str(tmp_path / "a.jsonl"), str(tmp_path / "out"), processes=1))

@@ -80,11 +80,6 @@ def test_without_dropout_and_then_as_before():
     assert model.training
 
 
-def test_a_model_without_caches():
-    with pytest.raises(AssertionError, match="the model has no caches; call add_caches first"):
-        generate(gpt(), tokens(1, 4), 3)
-
-
 def test_a_full_cache():
     model = gpt()
     add_caches(model, 6)

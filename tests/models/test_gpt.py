@@ -158,19 +158,6 @@ def test_ignored_targets_take_no_part():
     torch.testing.assert_close(loss, F.cross_entropy(logits[kept], targets[kept]))
 
 
-def test_tied_weights_are_one_tensor():
-    gpt = small(tied=True)
-    assert gpt.head.weight is gpt.embedding.tokens.weight
-    assert "head.weight" not in dict(gpt.named_parameters())
-    assert gpt.parameter_counts()["head"] == 0
-    gpt.float()
-    assert gpt.head.weight.data_ptr() == gpt.embedding.tokens.weight.data_ptr()
-
-    untied = small(tied=False)
-    assert untied.head.weight.data_ptr() != untied.embedding.tokens.weight.data_ptr()
-    assert untied.parameter_count() == gpt.parameter_count() + SMALL.vocabulary * SMALL.hidden
-
-
 def test_gpt2_has_as_many_parameters_as_published():
     """124,439,808: what the released weights of GPT-2's smallest model hold."""
     gpt2 = GPTConfig(vocabulary=50257, positions=1024, layers=12, hidden=768, heads=12)

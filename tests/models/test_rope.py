@@ -118,14 +118,6 @@ def test_angles_are_in_float32_at_least():
     assert (found.double() - exact).abs().max() <= size * (2 * 2**-8 + 1001 * 2**-21)
 
 
-def test_there_is_no_table_and_all_else_is_equal():
-    rope = dict(GPT(ROPE, seed=3).named_parameters())
-    learned = dict(GPT(replace(ROPE, positions_kind="learned"), seed=3).named_parameters())
-    assert learned.keys() - rope.keys() == {"embedding.positions.weight"} and rope.keys() <= learned.keys()
-    assert all(torch.equal(parameter, learned[name]) for name, parameter in rope.items())
-    assert GPT(ROPE).parameter_count() == sum(parameter.numel() for parameter in learned.values()) - 8 * 24
-
-
 @pytest.mark.parametrize("changes, message", (
     ({"rope_base": 1.0}, "rope_base=1.0 must be above 1 and finite"),
     ({"rope_base": math.inf}, "rope_base=inf must be above 1"),

@@ -144,26 +144,6 @@ def test_states_are_the_plain_optimizer_s(ranks, kind):
         assert off <= 1e-12
 
 
-def half(world, kind):
-    model = trained(Zero2, kind, count=2)
-    return model.full_state_dict(), model.optimizer_state_dict()
-
-
-def other_half(world, kind, weights, states):
-    model = trained(Zero1, kind, count=0)
-    model.load_full_state_dict(weights)
-    model.load_optimizer_state_dict(states)
-    go_on(model, range(2, STEPS))
-    return differences(model, kind, 3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_states_of_three_ranks_go_on_on_two(ranks, kind):
-    found = ranks(3).run(half, kind)
-    for off, bound in ranks(2).run(other_half, kind, found[0][0], [states for _, states in found]):
-        assert off <= bound
-
-
 def test_adafactor_takes_torch_s_steps_to_the_bit():
     (ours, optimizer, _), (theirs, right, _) = one_device(Adafactor), one_device(Adafactor, torch.optim.Adafactor)
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
@@ -230,42 +210,6 @@ def test_bytes_of_a_step(ranks, n):
     for found in ranks(n).run(sent_and_held, Muon):
         gathered = 8 * sum(map(padded, lines)) + 8 * padded(muons)
         assert found == (0, 0, gathered, 8 * padded(lines[0]) // n + 16 * padded(lines[1]) // n + 4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_without_a_gradient_stay_and_closures_are_called(kind):
-    model = Model()
-    optimizer = kind(groups(model, kind), **OPTIONS[kind])
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    def closure():
-        loss = model(0)
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == model_loss(before)
-    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    assert moved == {"table", "up", "bias", "down", "stack"}
-
-
-def model_loss(values):
-    model = Model()
-    model.load_state_dict(values | {"head": values["table"]})
-    return model(0).item()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
-        ({"ns_steps": 0}, "ns_steps=0 must be at least 1 and below 100"),
-        ({"adjust_lr_fn": "none"}, "adjust_lr_fn='none' is unknown; use 'original' or"),
-    ],
-)
-def test_bad_options_of_muon(options, message):
-    with pytest.raises(ValueError, match=message):
-        Muon([nn.Parameter(torch.ones(2, 2))], **options)
 
 
 def vector(world):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.lessons.optimizers import common as lesson
 from minitrain.optimizers.adam import Adam
-from tests.optimizers.common import flat, pair
+from tests.optimizers.common import pair
 
 
 @settings(max_examples=30)
@@ -26,8 +24,3 @@ def test_like_torch(beta_1, beta_2, eps, shapes):
     theirs = partial(torch.optim.Adam, lr=0.1, betas=(beta_1, beta_2), eps=eps)
     for ours, right in pair(make, theirs, shapes):
         torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_zero_may_cut_anywhere(ranks, size):
-    assert all(ranks(size).run(flat, Adam, lesson.SHAPES))

@@ -34,12 +34,6 @@ def test_a_missing_gradient_is_found_before_anything_changes(optimizer_class):
     assert torch.equal(first, fresh)
 
 
-@pytest.mark.parametrize("optimizer_class", ALL)
-def test_a_learning_rate_above_zero(optimizer_class):
-    with pytest.raises(AssertionError, match="lr=0"):
-        optimizer_class([torch.ones(2, 2)], lr=0)
-
-
 @pytest.mark.parametrize(
     ("optimizer_class", "options", "said"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.lamb import LAMB
-from tests.optimizers.common import parts, step
+from tests.optimizers.common import step
 
 
 @settings(max_examples=30)
@@ -40,15 +38,6 @@ def test_phi_as_in_other_implementations():
     step(LAMB([x], lr=0.1, phi=(0, 10), weight_decay=0.0), torch.ones(4))
     # A step of 0.1 · 10, each of the four by half of it.
     torch.testing.assert_close(x, torch.full((4,), 99.5))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_parts_of_layers(ranks, size):
-    # 21 elements of a layer on some ranks, none on others.
-    make = partial(LAMB, lr=0.1, eps=0.05)
-    assert ranks(size).run(parts, make, True) == size * [(True, 3)]
-    # Where each rank takes the norm of its part alone, that is another optimizer.
-    assert ranks(size).run(parts, make, False) == size * [(size == 1, 0)]
 
 
 def a_missing_gradient(world):

@@ -9,14 +9,13 @@ import time
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from minitrain.comm import Ledger, VirtualClock
+from minitrain.comm import Ledger
 from minitrain.costs.staleness import bytes_served, most_stale
 from minitrain.lessons.parameter_server.runs import Plan, replayed, train
 from minitrain.parameter_server import asynchronous as small
-from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
+from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
 from minitrain.parameter_server.full.roles import Roles, split_roles
 
 
@@ -166,63 +165,6 @@ def test_one_worker_is_one_device(ranks):
     assert (sent, received) == (predicted[0], predicted[1] - missing)
 
 
-def virtual(world, bound, real_seed, alpha, beta):
-    """A run on the virtual clock while ranks sleep by chance; what the server saw."""
-    chance = random.Random(f"{real_seed} {world.rank}")
-    torch.manual_seed(0)
-    module, roles = nn.Linear(3, 1), split_roles(1)
-    with VirtualClock(alpha, beta) as clock:
-        if roles.serves:
-            server = AsynchronousServer(module, adamw, roles, bound)
-            server.serve()
-            return server.updates, server.leads, clock.now, module.state_dict()
-        worker = AsynchronousWorker(module, roles)
-        for step in range(5):
-            worker.pull()
-            module(torch.full((2, 3), world.rank + step / 8)).square().mean().backward()
-            clock.work(1.0 + world.rank % 2 * step)
-            time.sleep(0.004 * chance.random())
-            worker.push()
-        worker.leave()
-
-
-@pytest.mark.parametrize("link", [(0.0, 0.0), (0.25, 0.03125)])
-@pytest.mark.parametrize("bound", (0, 1, None))
-def test_a_virtual_run_repeats_exactly(ranks, bound, link):
-    first, *others = (ranks(4).run(virtual, bound, seed, *link)[0] for seed in range(3))
-    for other in others:
-        assert other[:3] == first[:3]
-        assert all(torch.equal(other[3][name], value) for name, value in first[3].items())
-    assert [update.time for update in first[0]] == sorted(update.time for update in first[0])
-
-
-def among_some(world):
-    """The server is global rank 1, and its first worker rank 3."""
-    group = dist.new_group([1, 2, 3])
-    if not isinstance(group, dist.ProcessGroup):
-        return None
-    roles = on_gloo(Roles(servers=(0,), workers=(2, 1), group=group))
-    torch.manual_seed(world.rank)
-    module = nn.Linear(2, 1)
-    with VirtualClock(0.5) as clock:
-        if roles.serves:
-            server = AsynchronousServer(module, adamw, roles, 1)
-            server.serve()
-            return [(update.worker, update.step) for update in server.updates]
-        worker = AsynchronousWorker(module, roles)
-        for _ in range(2):
-            worker.pull()
-            module(torch.ones(1, 2)).sum().backward()
-            clock.work(1.0)
-            worker.push()
-        worker.leave()
-
-
-def test_in_a_group_of_some_ranks(ranks):
-    served = ranks(4).run(among_some)[1]
-    assert sorted(served) == [(1, 0), (1, 1), (2, 0), (2, 1)]
-
-
 def refuse(world, fault):
     roles = split_roles(2 if fault == "two servers" else 1)
     if fault == "roles" and world.rank == 1:
@@ -250,20 +192,3 @@ def refuse(world, fault):
 def test_what_cannot_be_is_refused_on_every_rank(ranks, fault, says):
     for said in ranks(3).run(refuse, fault):
         assert re.search(says, said)
-
-
-def push_first(world):
-    roles = split_roles(1)
-    module = nn.Linear(2, 1)
-    if roles.serves:
-        server = AsynchronousServer(module, adamw, roles, 0)
-        server.serve()
-        return server.updates
-    worker = AsynchronousWorker(module, roles)
-    with pytest.raises(RuntimeError, match=r"push\(\) before pull\(\)"):
-        worker.push()
-    worker.leave()
-
-
-def test_a_push_without_a_pull_is_refused(ranks):
-    assert ranks(2).run(push_first)[0] == []

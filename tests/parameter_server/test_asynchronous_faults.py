@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -113,32 +110,3 @@ def test_workers_notice_that_the_server_died(mortal, bound):
     dead, *said = mortal.run(without_a_server, bound)
     assert dead is None
     assert all(text.startswith("the parameter server, rank 0, is gone, and with it the parameters") for text in said)
-
-
-@pytest.fixture(scope="module")
-def ended() -> dict[int, subprocess.CompletedProcess]:
-    """What the demo said as its user runs it, by the rank that dies. Most of their time is imports: side by side."""
-
-    def start(dies: int) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "minitrain.parameter_server.asynchronous", "--ranks=3", "--seconds=8"]
-        return subprocess.run([*command, f"--dies={dies}"], capture_output=True, text=True, timeout=120)
-
-    with ThreadPoolExecutor() as side_by_side:
-        return dict(zip((0, 2), side_by_side.map(start, (0, 2)), strict=True))
-
-
-@pytest.mark.slow("a program that waits for timeouts")
-def test_the_demo_outlives_a_worker(ended):
-    program = ended[2]
-    assert program.returncode == 0, program.stderr
-    assert "rank 2 died; the server went on with the other workers" in program.stdout
-    said = " ".join(program.stdout.split())
-    assert "rank 2 dies: its updates, of three steps and a half 3 3 3 counted yes" in said
-    assert "rank 2 dies: updates applied twice 0 0 0 counted yes" in said
-
-
-@pytest.mark.slow("a program that waits for timeouts")
-def test_the_demo_does_not_outlive_its_server(ended):
-    program = ended[0]
-    assert program.returncode == 1 and "Traceback" not in program.stderr
-    assert "rank 0 died" in program.stderr and "the parameter server, rank 0, is gone" in program.stderr

@@ -70,13 +70,6 @@ def test_a_step_has_one_batch_however_many_share_it():
         assert torch.equal(torch.cat([part.truth for part in parts]), whole.truth)
 
 
-def test_bad_sizes_are_refused():
-    for wrong in ({"features": 0}, {"ids": 0}, {"dense": -1}, {"skew": -0.5}):
-        name, value = next(iter(wrong.items()))
-        with pytest.raises(ValueError, match=f"{name}={value} must be at least"):
-            Clicks(**wrong)
-
-
 def test_an_empty_batch_has_loss_zero():
     data = Clicks()
     model, empty = ClickModel(data.names, 4, data.dense), data.batch(0, 1).part(1, 2)

@@ -112,24 +112,6 @@ def test_ids_that_cannot_be_are_an_error_on_every_rank(ranks, case):
     assert len(set(errors)) == 1 and WRONG[case][1] in errors[0]
 
 
-def twice(world):
-    roles = split_roles(1)
-    with pytest.raises(ValueError, match="rank 1: lookup.. came twice"):
-        if roles.serves:
-            EmbeddingServer({"t": Table(2, SGD())}, roles).serve(2)
-        else:
-            worker = EmbeddingWorker(roles, {"t": 2})
-            worker.lookup({"t": []})
-            if world.rank == 2:
-                worker.push()
-            worker.lookup({"t": []})
-    return True
-
-
-def test_a_forgotten_push_is_an_error_on_every_rank(ranks):
-    assert all(ranks(3).run(twice))
-
-
 def disagree(world, kind):
     roles = split_roles(2)
     tables = {"t": Table(3 if kind == "dimension" and world.rank == 1 else 2, SGD(), world.rank * (kind == "seed"))}

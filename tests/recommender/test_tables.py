@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitrain.recommender.hash_table import Index
 from minitrain.recommender.hashing import owner, start
 from minitrain.recommender.row_rules import SGD, Adagrad, Adam
-from minitrain.recommender.tables import Table, by_owner, distinct, sum_by_id
+from minitrain.recommender.tables import Table, by_owner, sum_by_id
 
 KEYS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40)
 
@@ -93,15 +93,6 @@ def test_ids_that_are_not_distinct_are_refused():
         Table(0, SGD())
 
 
-def test_distinct_and_sums():
-    ids = torch.tensor([[7, -1], [7, 7]])
-    unique, inverse = distinct(ids)
-    assert unique.tolist() == [-1, 7] and torch.equal(unique[inverse], ids)
-    gradients = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
-    assert sum_by_id(gradients, inverse.flatten(), 2).tolist() == [[2.0], [13.0]]
-    assert sum_by_id(gradients, inverse.flatten(), 2, [1, 0, 3]).tolist() == [[2.0], [13.0]]
-
-
 @given(st.lists(KEYS, max_size=30), st.integers(1, 4))
 def test_by_owner_gives_each_server_its_ids_once(keys, servers):
     ids = torch.tensor(keys, dtype=torch.int64)
@@ -130,20 +121,6 @@ def test_what_cannot_be_loaded(tmp_path):
     tables[0].save(tmp_path, 0, 1)
     with pytest.raises(ValueError, match=r"shards of \[1, 2\] servers"):
         Table.load(tmp_path, 0, 1)
-
-
-def test_changed_rows_are_those_of_later_updates():
-    table = Table(2, SGD(1.0))
-    for ids in ([5, 1], [7, 5], [-2]):
-        table.update(torch.tensor(ids), torch.ones(len(ids), 2))
-    assert [table.changed(since)[0].tolist() for since in (-1, 0, 1, 2, 3)] == [
-        [-2, 1, 5, 7],
-        [-2, 1, 5, 7],
-        [-2, 5, 7],
-        [-2],
-        [],
-    ]
-    assert torch.equal(table.changed(1)[1], table.lookup(torch.tensor([-2, 5, 7])))
 
 
 def test_evicted_rows_begin_again_and_the_others_keep_their_states():

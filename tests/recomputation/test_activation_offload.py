@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.data_parallel import DataParallel
 from minitrain.recomputation.activation_offload import Offload
-from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
+from tests.recomputation.models import gpt, same_bits, step, tokens
 
 
 def offload(module):
@@ -30,11 +29,6 @@ def test_gradients_and_random_numbers_are_those_of_the_plain_model(choices):
         assert step(module, *tokens(seed=seed)) == step(plain, *tokens(seed=seed))
         same_bits(module, plain)
     assert list(module.state_dict()) == list(plain.state_dict())
-
-
-@pytest.mark.parametrize("size", (1, 2))
-def test_ranks_equal_one_device(ranks, size):
-    ranks(size).run(small_equals, offload, offload, DataParallel)
 
 
 def test_backward_twice_fetches_again():

@@ -8,10 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.utils.checkpoint
-from torch import nn
 
-from minitrain.collectives.full import native
-from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation.full import early_stop, every_kth
 from minitrain.recomputation.full import every_block as full
@@ -109,47 +106,6 @@ def in_data_parallel(world, checkpoint):
 def test_data_parallelism(ranks, checkpoint):
     for size in (2, 3):
         ranks(size).run(in_data_parallel, checkpoint)
-
-
-class Sum(torch.autograd.Function):
-    """Tensor parallelism's g: a sum over ranks in forward, nothing in backward."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return native.all_reduce(x.clone(), check=False).wait()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-class Row(nn.Module):
-    """A linear layer split over ranks by rows."""
-
-    def __init__(self, rank, ranks):
-        super().__init__()
-        torch.manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(6, 6, dtype=torch.float64).tensor_split(ranks, 1)[rank].contiguous())
-
-    def forward(self, x):
-        return torch.tanh(Sum.apply(x @ self.weight.t()))
-
-
-def communicating(world):
-    torch.manual_seed(0)
-    x = torch.randn(2, 6, dtype=torch.float64).tensor_split(world.size, 1)[world.rank]
-    plain, row, calls = Row(world.rank, world.size), Row(world.rank, world.size), []
-    full.recompute([row])
-    for module in (plain, row):
-        with Ledger() as ledger:
-            module(x).sum().backward()
-        calls.append(ledger.calls("all_reduce"))
-    same_bits(row, plain)
-    return calls
-
-
-def test_a_block_that_communicates_does_so_again(ranks):
-    assert ranks(2).run(communicating) == [[1, 2]] * 2
 
 
 def nothing(model):

@@ -13,9 +13,6 @@ from subprocess import Popen
 
 import pytest
 
-from minitrain.lessons.resilience.child import gradient
-from minitrain.lessons.resilience.common import children
-from minitrain.resilience import heartbeat
 from minitrain.resilience.supervisor import save, supervise
 
 
@@ -92,32 +89,6 @@ def test_ctrl_c_ends_the_ranks():
     with pytest.raises(KeyboardInterrupt):
         supervise(plain("if {rank}: exit(1)\ntime.sleep(999)", started), 2, step)
     assert all(process.returncode is not None for process in started)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_the_same_bits_after_kills(tmp_path, ranks):
-    steps, every = 7, 2
-    kills = [(ranks - 1, 3, "kill"), (0, 0, "kill"), (0, 5, "kill")]
-    with children(tmp_path / "ranks", steps, every, kills, ranks) as killed:
-        supervise(killed.start, ranks, lambda: min(heartbeat.steps(killed.folder, ranks)) + 1)
-        found = [float.fromhex(each) for each in killed.weights()]
-    # One process, in the order in which rank 0 adds.
-    w, m = [0.0] * 5, [0.0] * 5
-    for step in range(steps):
-        each = [gradient(w, rank, step) for rank in range(ranks)]
-        total = each[0]
-        for other in each[1:]:
-            total = [a + b for a, b in zip(total, other, strict=True)]
-        m = [0.9 * a + b / ranks for a, b in zip(m, total, strict=True)]
-        w = [a - 0.1 * b for a, b in zip(w, m, strict=True)]
-    assert found == w
-
-
-def test_the_same_bits_with_torch_and_gloo(tmp_path):
-    loopback = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.resilience.forked", str(tmp_path)]
-    done = subprocess.run(command, env=loopback, capture_output=True, text=True, timeout=200)
-    assert done.stdout == "equal\n", done.stderr
 
 
 def test_ranks_end_when_their_parent_is_killed(tmp_path):

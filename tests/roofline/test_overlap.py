@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from minitrain.comm.messages import Handle
-from minitrain.costs.time_bar import Bar
-from minitrain.lessons.pictures.time_bar import time_bar
 from minitrain.lessons.roofline import overlap as lesson
 from minitrain.lessons.roofline.machine import VirtualMachine
 from minitrain.roofline import overlap
@@ -74,22 +71,6 @@ def test_a_partial_sum_is_waited_for_before_the_next_product():
     assert said == "product product start 1 wait 1 product product start 2 wait 2"
 
 
-def equal_to_one_device(world, rows, layers):
-    trial = lesson.Trial(world, layers)
-    pairs = [
-        *((trial.backward(rows, hide).result, trial.one_device_backward(rows)) for hide in (True, False)),
-        *((trial.gathered(rows, hide).result, trial.one_device_gathered(rows)) for hide in (True, False)),
-        (trial.split(rows).result, trial.one_device_split(rows)),
-    ]
-    return all(torch.equal(a, b) for found, right in pairs for a, b in zip(found, right, strict=True))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize(("rows", "layers"), [(1, 1), (5, 3)])
-def test_equal_to_one_device(ranks, size, rows, layers):
-    assert all(ranks(size).run(equal_to_one_device, rows, layers))
-
-
 def with_torchs_own_collectives(world):
     trial = lesson.Trial(world, 3)
     inputs = [trial.tokens(4).chunk(world.size)[world.rank]]
@@ -120,13 +101,3 @@ def virtual_step(world):
 
 def test_a_virtual_machine_has_two_clocks(ranks):
     assert ranks(2).run(virtual_step) == 2 * [(1.0, 3.0, 1.0, 2.0, 8.0)]
-
-
-def test_the_bar_of_time():
-    bars = {"a": Bar(3.0, 1.0, 1.0), "b": Bar(0.5, 0.25, 0.0)}
-    figure = time_bar(bars, steps=86400, title="bars")
-    (axes,) = figure.axes
-    said = [text.get_text().strip() for text in axes.texts]
-    assert said == ["4.0 s per step, 4.0 days", "500 ms per step, 0.5 days"]
-    widths = [patch.get_width() for patch in axes.patches[:5]]
-    assert widths == [3.0, 1.0, 1.0, 0.5, 0.25]  # compute, exposed, hidden; b exposes nothing

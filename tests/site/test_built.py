@@ -105,12 +105,6 @@ def test_the_menus_lead_to_every_page(site, elements):
     assert {page for page in left if page.parts[:2] != ("tutorials", "solutions")} == {Path(".")}  # 404.html
 
 
-def test_formulas_are_mathml(site):
-    pages = [page.read_text("utf-8") for page in site.rglob("*.html")]
-    assert any("<math" in page for page in pages)
-    assert not [page[:200] for page in pages if 'class="arithmatex"' in page]
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_a_page(site, elements, notebook):
     page = elements[site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"]

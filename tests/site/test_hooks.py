@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -18,15 +17,9 @@ import chapters  # noqa: E402
 import claims_page  # noqa: E402
 import formulas  # noqa: E402
 import links  # noqa: E402
-import markdown  # noqa: E402
-import mathematics  # noqa: E402
 import notebooks  # noqa: E402
-import origins  # noqa: E402
 import papers  # noqa: E402
-import pictures  # noqa: E402
-import reference  # noqa: E402
 import repository  # noqa: E402
-import sections  # noqa: E402
 
 
 def page_of(*cells: dict) -> notebooks.Page:
@@ -48,10 +41,6 @@ def test_outputs_are_told_apart():
     assert page.problems == []
 
 
-def test_a_progress_bar_shows_its_last_state():
-    assert "{ .text .nb-out .no-copy }\n100%\n```" in page_of(code_cell("x", stream("0%\r50%\r100%\n"))).markdown
-
-
 @pytest.mark.parametrize(
     ("output", "metadata"),
     [
@@ -64,11 +53,6 @@ def test_alt_text(output, metadata):
     assert r"![A \[ring\]](name_files/1-1.png){ .nb-picture loading=lazy }" in page.markdown
     assert page.files == {"name_files/1-1.png": b"\x89PNG"}
     assert page.problems == []
-
-
-def test_missing_alt_text_and_title_are_problems():
-    assert "has no alt text" in page_of(code_cell("draw()", display(image_svg="<svg/>"))).problems[0]
-    assert "title" in notebooks.to_page({"cells": [code_cell("# no title")]}, "name").problems[0]
 
 
 def test_tags():
@@ -127,87 +111,13 @@ def test_links(path, page, written, read):
     assert links.rewrite(written, path, page, PAGES) == read
 
 
-def test_images_without_alt():
-    assert list(links.images_without_alt("![](a.png) ![b](b.png) `![](c.png)`")) == ["a.png"]
-
-
 # Mathematics, chapters, claims
-
-
-@pytest.mark.parametrize("latex", [r"2\frac{n-1}{n}S", r"\begin{aligned} a &= b \\ c &= \sum_i d_i \end{aligned}"])
-def test_formula(latex):
-    assert mathematics.to_mathml(latex).startswith("<math")
-
-
-def test_unknown_command_is_an_error():
-    with pytest.raises(ValueError, match=r"\\unheardof"):
-        mathematics.to_mathml(r"\unheardof{x}")
-    page = r'<span class="arithmatex">\(a\)</span> <span class="arithmatex">\(\unheardof\)</span>'
-    html, problems = mathematics.replace_formulas(page)
-    assert html.count("<math") == 1 and len(problems) == 1
-
-
-def test_chapters_build_on_earlier_ones():
-    names = [chapter.name for chapter in chapters.CHAPTERS]
-    for basis, chapter in chapters.edges():
-        assert names.index(basis.name) < names.index(chapter.name)
-    numbers = [chapter.number for chapter in chapters.CHAPTERS]
-    assert numbers == sorted(set(numbers)), "rising; there are gaps for chapters to come"
-    assert chapters.LAST in names
-
-
-def test_the_reference_nests_packages():
-    """Each package is in the menu once, within the one that it is in, and after that one's own modules."""
-    modules = reference.modules(ROOT / "minitrain")
-    entries = reference.navigation(modules)
-    names = [name for entry in entries for name in entry]
-    assert len(names) == len(set(names)) and "full" not in names
-    (zero,) = (entry["zero"] for entry in entries if "zero" in entry)
-    inside = [next(iter(entry)) for entry in zero[1:]]
-    assert inside.index("stage1") < inside.index("full")
-    assert not {"lessons", "benchmarks"} & set(names)
-    overview = reference.overview(modules)
-    assert "[`minitrain.lessons.zero.stage1`](../source/minitrain/lessons/zero/stage1.py.txt)" in overview
-
-
-@pytest.mark.parametrize("ranks", [1, 3, 8])
-def test_the_drawn_ring_is_an_all_reduce(ranks):
-    states, sent = pictures.ring_states(ranks)
-    assert len(sent) == 2 * (ranks - 1)
-    assert states[-1] == [[ranks] * ranks] * ranks
-    half = states[ranks - 1]
-    assert [half[rank][rank] for rank in range(ranks)] == [ranks] * ranks  # rank r holds the finished chunk r
-    assert all(sorted(rank for rank, _ in step) == list(range(ranks)) for step in sent)
 
 
 def claim(**changes: object) -> dict:
     given = {"chapter": "collectives", "module": "minitrain.collectives.ring", "what": "bytes <sent>", "formula": "S"}
     given |= {"predicted": 6291456, "measured": 6291456, "unit": "B", "source": "P", "how": "counted", "relation": "="}
     return given | {"holds": True, "note": ""} | changes
-
-
-def test_claims_pages():
-    rows = [claim(), claim(chapter="tour", holds=None, measured=None, note="needs 8 ranks")]
-    record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
-    overview = claims_page.overview(record)
-    assert overview.index("[01 Collectives](collectives.md){ #collectives }") < overview.index(
-        "[Tour](tour.md){ #tour }"
-    )
-    assert "1 hold" in overview and "| all |" in overview and "| 0 of 1 |" in overview
-    assert list(claims_page.chapters_of(record)) == ["collectives", "tour"]
-    text = claims_page.page("collectives", rows[:1])
-    assert "bytes &lt;sent&gt;" in text and "6\u202f291\u202f456&nbsp;B" in text
-    assert "needs 8 ranks" in claims_page.page("tour", rows[1:])
-    assert claims_page.failed(record) == []
-    assert claims_page.failed(record | {"claims": [claim(holds=False)]}) == ["minitrain.collectives.ring: bytes <sent>"]
-    assert claims_page.overview({"claims": []}) == claims_page.NONE
-
-
-def test_a_page_of_claims_is_well_formed():
-    rows = [claim(what="first"), claim(what="second"), claim(what="third", module="minitrain.collectives.tree")]
-    text = claims_page.page("collectives", rows).partition("# Claims")[2]
-    html = markdown.markdown(text, extensions=["attr_list", "md_in_html"])
-    ElementTree.fromstring(f"<page>{html.replace('&nbsp;', ' ')}</page>")  # each element is closed where it should be
 
 
 def recorded() -> list[dict]:
@@ -276,18 +186,6 @@ def said(element: ElementTree.Element) -> str:
     return (element.text or "") + "".join(part + (child.tail or "") for part, child in zip(parts, element, strict=True))
 
 
-def test_words_stand_next_to_a_formula_as_text():
-    html = formulas.to_html("S more for a folded pair, else 2hE a token")
-    assert (
-        html.count("<math") == 2 and "</math> more for a folded pair, else <math" in html and html.endswith(" a token")
-    )
-    assert formulas.to_html("by simulation") == "by simulation"
-    for broken in ("(a", "a)", "^2", "a_", "√", "a@b"):
-        with pytest.raises(ValueError):
-            formulas.to_html(broken)
-    assert claims_page.mathematics("a@b_c < d^2") == "a@b<sub>c</sub> &lt; d<sup>2</sup>"
-
-
 def test_formulas_of_the_claims_are_understood():
     every = {claim["formula"] for claim in recorded()}
     left = []
@@ -346,72 +244,6 @@ def test_papers_are_those_of_the_notebooks():
     assert [paper.cite for paper in both if links_of[paper.cite] != paper.url] == []
 
 
-LESSON = """
-from minitrain.costs import zero as costs
-from minitrain.lessons.claims import Claim, fold
-
-def demo(world):
-    volume = costs.volume(1, 8)
-    cases = {}
-    for name in ("a", "b"):
-        predicted = costs.state_bytes(1, 8, 2)
-        cases[name] = Claim("", "KΨ/n", predicted["parameters"], 4)
-    claims = [Claim("bytes sent in a step", "2Ψ", 4 * volume, 64), fold("bytes held by a rank", cases)]
-    claims += [held(kind, cost) for kind, cost in (("first kind", costs.volume), ("second kind", costs.shard_elements))]
-    chosen = costs.volume if world.size > 1 else costs.shard_elements
-    text, half = ("Ψ/2", costs.volume(4)) if world.size > 1 else ("Ψ", 4.0)
-    claims += [Claim("what a formula or a number has made", text, half, 4)]
-    return [*claims, Claim("what two may have made", "Ψ", chosen(8), 1), Claim("what no formula made", "0", 0, 0)]
-
-def held(kind, cost):
-    return Claim(f"bytes of the {kind}", "Ψ", cost(8), 8)
-"""
-
-
-def test_origins_of_a_prediction(tmp_path):
-    (tmp_path / "minitrain" / "lessons" / "zero").mkdir(parents=True)
-    (tmp_path / "minitrain" / "costs").mkdir()
-    (tmp_path / "minitrain" / "lessons" / "zero" / "stage1.py").write_text(LESSON, "utf-8")
-    shutil.copy(ROOT / "minitrain" / "costs" / "zero.py", tmp_path / "minitrain" / "costs")
-    found = origins.Lessons(tmp_path / "minitrain").origins("minitrain.zero.stage1")
-
-    def names(what: str, formula: str) -> list[str]:
-        every = origins.functions_of({"what": what, "formula": formula}, found)
-        return [name.rpartition(".")[2] for name in every]
-
-    assert names("bytes sent in a step", "2Ψ") == ["volume"]
-    assert names("bytes held by a rank", "KΨ/n") == ["state_bytes"]
-    assert names("bytes of the first kind", "Ψ") == ["volume"]
-    assert names("bytes of the second kind", "Ψ") == ["shard_elements"]
-    assert names("what two may have made", "Ψ") == []
-    assert names("what a formula or a number has made", "Ψ") == []
-    assert names("what no formula made", "0") == []
-    assert names("what nobody claims", "Ψ") == []
-
-
-def test_the_section_of_a_notebook_that_shows_a_module():
-    cells = [
-        markdown_cell("# Title"),
-        code_cell("from minitrain.zero import stage1, stage3"),
-        markdown_cell("## Two `parts`\n\n```\n# no heading\n```"),
-        code_cell("from minitrain.zero.full.stage3 import Zero3"),
-        markdown_cell("## Two parts"),
-        code_cell("# minitrain/zero/stage1.py, without its head\nclass Zero1: ..."),
-    ]
-    shown = {
-        name: sections.of_module({"cells": cells}, f"minitrain.zero.{name}") for name in ("stage1", "stage2", "stage3")
-    }
-    assert shown == {"stage1": ("Two parts", "two-parts_1"), "stage2": None, "stage3": ("Title", "title")}
-
-
-def test_the_landing_page_finds_its_telling_claims():
-    file = ROOT / "docs" / "claims.json"
-    if not file.exists():
-        pytest.skip("the tour has not written docs/claims.json yet")
-    assert claims_page.sample(json.loads(file.read_text("utf-8"))).count("<td ") == 6 * len(claims_page.TELLING)
-    assert claims_page.sample({"claims": [claim()]}) == claims_page.NONE
-
-
 def test_a_table_of_claims_in_a_notebook():
     head = "| what | formula | predicted | measured | how | holds |\n| --- | --- | ---: | ---: | --- | --- |\n"
     rows = head + "| bytes \\| B | K_r\\*N | 1\u00a0messages | 2 | counted | NO (fails on rank 1) |"
@@ -420,13 +252,6 @@ def test_a_table_of_claims_in_a_notebook():
     assert "K<sub>r</sub>*N" in page.markdown and "1\u00a0message<" in page.markdown
     other = "| a | b |\n| --- | --- |\n| 1 | 2 |"
     assert other in page_of(code_cell("x", display(text_markdown=other))).markdown
-
-
-def test_small_forms_stand_open_and_full_forms_are_folded():
-    every = reference.modules(ROOT / "minitrain")
-    pages = {module.name: reference.page(module, every) for module in every}
-    assert '<section class="small-form" data-search-exclude="" markdown>' in pages["minitrain.zero.stage1"]
-    assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
 
 
 def test_the_menu_has_the_chapters_numbers_and_names():
@@ -459,13 +284,6 @@ def test_what_needs_the_repositorys_address():
     assert alone[1] == cells[1] and repository.standalone("", "x", "{}") == "{}"
     assert repository.edit("", "x") is None and repository.clone(None) == repository.colab("", "x") == ""
     assert repository.colab("https://example.org/a/b", "x") == "", "Colab opens what is on GitHub"
-
-
-def test_committed_claims_hold():
-    file = ROOT / "docs" / "claims.json"
-    if not file.exists():
-        pytest.skip("the tour has not written docs/claims.json yet")
-    assert claims_page.failed(json.loads(file.read_text("utf-8"))) == []
 
 
 def test_the_glossary_has_an_index_of_every_word_in_bold():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,17 +11,17 @@ from hypothesis import strategies as st
 
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.trainer import command, config
-from tests.test_train import SMALL, start
 from tests.trainer.test_trainer import asked, do
 
 PRINTED = st.text(st.characters(exclude_categories=["Cs"]))  # all that UTF-8 can write
 NUMBERS = st.floats(allow_nan=False)
 
 
-@given(data=PRINTED, load=st.none() | PRINTED, lr=NUMBERS, layers=st.none() | st.integers(), tied=st.booleans())
-def test_a_file_gives_back_what_was_written(data, load, lr, layers, tied, tmp_path_factory):
+@given(data=PRINTED, load=st.none() | PRINTED, lr=NUMBERS, layers=st.none() | st.integers(), mix=st.lists(PRINTED))
+def test_a_file_gives_back_what_was_written(data, load, lr, layers, mix, tmp_path_factory):
     file = tmp_path_factory.getbasetemp() / config.NAME
-    settings = Settings(Model(layers=layers, tied=tied), Layout(zero=3), Steps(data=data, lr=lr), Run(load=load))
+    steps = Steps(data=data, lr=lr, mix=tuple(mix))
+    settings = Settings(Model(layers=layers, tied=False), Layout(zero=3), steps, Run(load=load))
     config.write(file.parent, settings)
     assert config.read(file, Settings()) == settings
 
@@ -39,24 +36,6 @@ def test_choices_for_nccl_reach_the_ranks(monkeypatch, tmp_path, options):
     assert {option: os.environ[name] for option, name in names.items()} == {
         option: "1" if option in options else "as before" for option in names
     }
-
-
-@dataclass(frozen=True)
-class Mixture:
-    parts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Mixed:
-    data: Mixture = Mixture()
-
-
-def test_lists_of_texts(tmp_path):
-    parts = ("a", 'b"c')
-    file = written(tmp_path, f"[data]\nparts = {config._toml(parts)}")
-    assert config.read(file, Mixed()) == Mixed(Mixture(parts))
-    with pytest.raises(ValueError, match="parts in \\[data\\] must be a list of texts in quotes, not \\['a', 1\\]"):
-        config.read(written(tmp_path, "[data]\nparts = ['a', 1]"), Mixed())
 
 
 def written(folder, text):
@@ -98,6 +77,7 @@ def test_options_win_over_the_file(tmp_path):
         ("[steps]\nlr = true", "lr in [steps] must be a number, not True"),
         ("[steps]\nbatch = 8.0", "batch in [steps] must be a whole number, not 8.0"),
         ("[steps]\ncompile = 1", "compile in [steps] must be true or false, not 1"),
+        ("[steps]\nmix = ['a', 1]", "mix in [steps] must be a list of texts in quotes, not ['a', 1]"),
         ("[layout]\nzero = true", "zero in [layout] must be one of 0, 1, 2, 3, not True"),
         ("[model]\npreset = 'gpt3'", 'preset in [model] must be one of "tiny", '),
         ("\udcff", "is no TOML: "),
@@ -114,12 +94,6 @@ def test_mistakes_are_named(tmp_path, text, words):
 def test_no_such_file_ends_the_command_before_ranks(tmp_path, capsys):
     assert command.run("minitrain.train", ["--config", str(tmp_path / "none.toml")]) == 2
     assert "none.toml' cannot be read: No such file or directory; give a TOML file" in capsys.readouterr().err
-
-
-def test_no_torch_is_imported_for_commands_and_files(tmp_path):
-    file = written(tmp_path, "[steps]\nbatch = 8")
-    code = f"from minitrain.trainer import command, tools; command.read(['--config', {str(file)!r}])"
-    subprocess.run([sys.executable, "-c", f"{code}; import sys; assert 'torch' not in sys.modules"], check=True)
 
 
 def test_a_run_leaves_its_settings(ranks, tmp_path):
@@ -142,19 +116,3 @@ def test_a_link_is_not_followed_and_a_full_folder_is_told(tmp_path):
     with pytest.warns(UserWarning, match="run.toml is not written: "):
         config.write(tmp_path, Settings(steps=Steps(data="\udcff")))
     assert sorted(path.name for path in tmp_path.iterdir()) == [config.NAME, "target"]
-
-
-@pytest.mark.slow("torchrun, and ranks that import torch")
-def test_with_torchrun_and_to_plan(tmp_path):
-    """The file asks for two ranks: torchrun's two, and a dry run of two."""
-    small = [f"{name.strip('-')} = {value}" for name, value in zip(SMALL[:10:2], SMALL[1:10:2], strict=True)]
-    text = "[model]\n" + "\n".join(small[:4]) + f"\n[steps]\n{small[4]}\nsteps = 1\n[run]\nsample = 5\n"
-    written(tmp_path, text + "[layout]\ndp = 2\n[start]\ndevice = 'cpu'\n")
-    by = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    run = start("--config", "my.toml", folder=tmp_path, by=by)
-    out, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
-    assert "dp2 on 2 ranks" in out and Path(tmp_path, "runs", "train", config.NAME).exists()
-    plan = start("--config", "runs/train/run.toml", "--dry-run", folder=tmp_path)
-    out, err = plan.communicate(timeout=120)
-    assert plan.returncode == 0 and "2 ranks, dp2" in out, err

@@ -9,20 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.comm.pictures import save_figure
-from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout
-from minitrain.craft.probes import log_probability
 from minitrain.data.tokenizer import Bytes
 from minitrain.lessons.trainer.trainer import gathered
-from minitrain.models.gpt import GPT
-from minitrain.train import build, train
+from minitrain.train import train
 from minitrain.trainer import compare, launch, metrics, probes
-from minitrain.trainer.evaluation import log_probability as in_layout
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.conftest import apart
-from tests.trainer.test_trainer import MODEL, asked
+from tests.trainer.test_trainer import asked
 
 BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text
 LAYOUTS = {
@@ -125,13 +120,6 @@ def test_rewound_interrupted_and_resumed(ranks, undisturbed, tmp_path):
     assert apart(undisturbed[1], after) == 0
 
 
-def test_rewound_to_shared_memory(ranks, undisturbed, tmp_path):
-    settings = asked(tmp_path, Layout(dp=2), steps=46, flash_every=3, on_spike="rewind")
-    found = ranks(2).run(do, settings, (BAD,))
-    assert "going on from step 39 in shared memory" in found[0][3]
-    assert all(status == 0 and apart(undisturbed[1], after) < 1e-9 for status, _, after, _, _ in found)
-
-
 def test_it_gives_up_after_two_rewinds(ranks, tmp_path):
     settings = asked(tmp_path, Layout(dp=2), steps=46, save_every=40, on_spike="rewind")
     found = ranks(2).run(do, settings, range(BAD, 46))
@@ -211,18 +199,6 @@ def test_loss_by_source(ranks, texts, by_source, tmp_path, count, layout):
     assert (tmp_path / "run" / "sources.svg").is_file()
 
 
-def test_sources_add_up_to_the_loss(by_source, texts):
-    last = by_source[-1]["validation sources"]
-    assert last["easy"] < last["hard"]
-    for line in by_source:
-        assert min(line["sources"].values()) <= line["loss"] + 1e-6 <= max(line["sources"].values()) + 2e-6
-    # Of 32 windows, 13 are of the easy source.
-    assert by_source[-1]["validation"] == pytest.approx(
-        sum(last[name] * share for name, share in (("easy", 0.4), ("hard", 0.6))), abs=0.05
-    )
-    assert by_source[-1]["validation bits per byte"] == pytest.approx(by_source[-1]["validation"] / math.log(2))
-
-
 PROBES = """
 [[probe]]
 prompt = "one of th"
@@ -239,21 +215,6 @@ wrong = "q "
 """
 
 
-def answers(world, settings, asked_for):
-    training = build(settings, world.device)
-    training.part.loss.eval()
-    return [in_layout(training, prompt, end) for prompt, end in asked_for]
-
-
-@pytest.mark.parametrize("count, layout", CASES, ids=str)
-def test_probes_in_every_layout(ranks, tmp_path, count, layout):
-    asked_for = [(b"one of th", b"e "), (b"x", b"abcdefghijklmnop")]
-    found = ranks(count).run(answers, asked(tmp_path, layout), asked_for)
-    gpt = GPT(make_config(MODEL), seed=0).double().eval()
-    right = [log_probability(lambda tokens: gpt(tokens)[0], *pair, MODEL.positions) for pair in asked_for]
-    assert all(each == pytest.approx(right, abs=1e-9) for each in found)
-
-
 def test_probes_of_a_run(ranks, tmp_path):
     file = tmp_path / "probes.toml"
     file.write_text(PROBES)
@@ -262,41 +223,6 @@ def test_probes_of_a_run(ranks, tmp_path):
     right, wrong = (last["probes"].pop(f"one of th|{end} ") for end in "eq")
     assert not last["probes"] and 0 < right < 1 and (tmp_path / "run" / "probes.svg").is_file()
     assert last["contrasts"] == {"one of th|e /q ": pytest.approx(math.log(right / wrong))}
-
-
-def test_names_are_no_formulas(tmp_path):
-    """Two dollar signs in a probe, a source or a run's name are shown as they are, and control codes are not."""
-    name = "cost $\\x$ \x1b[31m $^$"
-    lines = [{"step": step, "probes": {name: 0.5}, "sources": {name: 1.0}} for step in (1, 2)]
-    lines[-1] |= {"validation sources": {name: 1.0}, "validation positions": {name: [1.0, 2.0]}}
-    for figure in (
-        probes.draw(lines),
-        metrics.draw_sources(lines, name),
-        metrics.draw_positions(lines[-1], name),
-        metrics.draw([{"step": 1, "loss": 1.0}], 1.0, name),
-    ):
-        save_figure(figure, tmp_path / "picture.svg")
-        texts = [axes.get_title() for axes in figure.axes]
-        texts += [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
-        assert r"cost \$\x\$ �[31m \$^\$" in texts
-
-
-def test_pictures_do_not_end_a_run(ranks, tmp_path):
-    file = tmp_path / "probes.toml"
-    file.write_text(PROBES.replace("one of th", "cost $\\\\x$"))
-    export = tmp_path / "weights.safetensors"
-    status, told = ranks(1).run(without_pictures, asked(tmp_path, probes=str(file), export=str(export)))[0]
-    assert status == 0 and export.is_file()
-    assert any(text.startswith("note: no picture and no timeline") for text in told)
-
-
-def without_pictures(world, settings):
-    told: list[str] = []
-    draw, metrics.draw = metrics.draw, None
-    try:
-        return train(Trainer(world, settings, tell=told.append)), told
-    finally:
-        metrics.draw = draw
 
 
 @pytest.mark.parametrize(
@@ -316,13 +242,6 @@ def test_probes_that_are_none(tmp_path, text, wrong):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError, match=wrong.replace("[", r"\[")):
         probes.read(tmp_path / "file", Bytes(), 16)
-
-
-def test_a_missing_file_of_probes(ranks, tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        probes.read(tmp_path / "none", Bytes(), 16)
-    with pytest.raises(ValueError, match="is no file; give a TOML file"):
-        launch.refuse(asked(tmp_path, probes=str(tmp_path / "none")))
 
 
 def fingerprinted(world, settings, bug=None):
@@ -358,14 +277,3 @@ def test_compare_names_step_and_tensor(ranks, tmp_path, count, layout, capsys):
     assert "all tensors of these steps have the same bits" in capsys.readouterr().out
     assert compare.main([str(tmp_path / "one"), str(tmp_path / "bug")]) == 1
     assert "step 3: the first tensor that differs is gradient blocks.1.mlp.up.weight" in capsys.readouterr().out
-
-
-def test_compare_without_fingerprints(ranks, tmp_path, capsys):
-    for name, lr in (("one", 1e-2), ("other", 2e-2)):
-        assert ranks(1).run(fingerprinted, asked(tmp_path, name=name, lr=lr))[0] == 0
-    assert compare.main([str(tmp_path / "one"), str(tmp_path / "other")]) == 1
-    told = capsys.readouterr().out
-    assert "settings that differ: lr (0.01 and 0.02)" in told and "step 1: the first whose lr differs" in told
-    assert "--fingerprints" in told
-    assert compare.main([str(tmp_path / "one"), str(tmp_path / "none")]) == 2
-    assert "has no run.toml" in capsys.readouterr().err

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -98,38 +93,3 @@ def test_at_the_floor_the_run_stops_and_names_the_layer(ranks):
     for message in ranks(2).run(at_the_floor):
         assert "every loss is finite, but not the gradient of" in message
         assert "with a loss scale of 1" in message
-
-
-def run(folder, *arguments):
-    sizes = ("--positions", "16", "--hidden", "32", "--layers", "2", "--heads", "2", "--batch", "4", "--sample", "0")
-    options = ("--dtype", "float16", "--loss-scale", "16777216", "--runs", str(folder), "--warmup", "0")
-    command = [sys.executable, "-m", "minitrain.train", *sizes, *options, *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
-
-
-def lines(folder, name):
-    text = (folder / name / "metrics.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if "step" in line]
-
-
-@pytest.mark.slow("three programs that train")
-def test_a_run_that_overflows_recovers_and_resumes(tmp_path):
-    options = ("--steps", "14", "--ranks", "2", "--dp", "2", "--save-every", "8", "--keep", "9")
-    said = run(tmp_path, "--name", "whole", *options)
-    assert "a gradient overflowed float16: this step is left out, and the loss scale" in said
-    whole = lines(tmp_path, "whole")
-    skipped = [line["skipped"] for line in whole]
-    assert skipped[0] and not skipped[-1]
-    assert all(("norm" in line) != line["skipped"] for line in whole)
-    assert [line["scale"] for line in whole] == [2.0 ** (24 - sum(skipped[:number])) for number in range(14)]
-
-    # Back to step 8: the scale and the optimizer's own number of steps are those of then.
-    (last,) = (tmp_path / "whole" / "checkpoints").glob("step-*14")
-    shutil.rmtree(last)
-    run(tmp_path, "--name", "whole", *options, "--resume")
-    again = lines(tmp_path, "whole")
-    assert [(line["step"], line["loss"], line["scale"]) for line in again] == [
-        (line["step"], line["loss"], line["scale"]) for line in whole
-    ]

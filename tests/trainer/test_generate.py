@@ -94,11 +94,6 @@ def test_every_layout(ranks, name):
     compare(ranks, LAYOUTS[name])
 
 
-@pytest.mark.parametrize("name", first(("pp", "two axes")))
-def test_rotary_positions(ranks, name):
-    compare(ranks, LAYOUTS[name], replace(MODEL, positions_kind="rope", tied=False))
-
-
 @pytest.mark.parametrize("router", first(("noisy_top_k", "gshard", "switch")))
 def test_experts(ranks, router):
     model = replace(MODEL, experts=4, router=router)
@@ -112,31 +107,6 @@ def test_experts_that_choose_see_all_tokens(ranks):
 @pytest.mark.parametrize("prompt", first((b"The importance of b", b"T", b"The importance", b"The importance of being")))
 def test_prompts_as_long_as_the_positions_and_longer(ranks, prompt):
     compare(ranks, [Layout()], prompt=prompt, cached=len(prompt) < MODEL.sizes.positions)
-
-
-def chosen(world, layouts, ways):
-    """For each layout, what is written in each of these ways."""
-    found = []
-    for layout in layouts:
-        training = build(Settings(MODEL, layout, STEPS), world.device)
-        train_step(training, 0, 0, lesson.samples_of(training.settings))
-        found.append([generate(training, PROMPT, FAR, 1.5, **way) for way in ways])
-        training.close()
-    return found
-
-
-@pytest.mark.slow("thirty texts")
-def test_draws_from_the_likeliest_with_a_seed_of_their_own(ranks):
-    """The likeliest one is the greedy choice; 257 are all tokens; and all layouts write the same."""
-    ways = [{}, {"top_k": 257}, {"top_k": 1}, {"top_k": 3}, {"top_k": 3, "seed": 7}, {"vocabulary": 40}]
-    layouts = [Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(pp=2), Layout(cp=2)]
-    (right,) = ranks(1).run(chosen, [Layout()], ways)[0]
-    for found in ranks(2).run(chosen, layouts, ways):
-        assert found == [right] * len(layouts)
-    every, all_tokens, greedy, three, others, low = right
-    assert every == all_tokens and every not in (three, low) and three != others
-    ((greedy_text, *_), _), _, _ = ranks(1).run(write, MODEL, Layout(), PROMPT, True)[0]
-    assert greedy == greedy_text and max(low) < 40 <= max(every)
 
 
 def test_only_the_likeliest_are_drawn():

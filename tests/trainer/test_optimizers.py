@@ -1,14 +1,7 @@
-"""Training with optimizers that need more than single elements: the same in every layout that does not cut a layer.
-
-LAMB and LARS, Adafactor and Muon; also after a resume in another layout.
-"""
+"""LAMB, Adafactor and Muon need more than single elements: a resume in another layout, and layouts that are refused."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -22,35 +15,20 @@ from minitrain.lessons.composition.common import plain_model
 from minitrain.train import build, train_step
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
-from tests.drawn import first
+from tests.trainer.test_trainer import asked, do
 
 TINY = Model(layers=2, hidden=32, heads=2, positions=16)
 TEXT = as_tensor(b"The quick brown fox jumps over the lazy dog, and the dog is lazy still. " * 20)
-LAYOUTS = {
-    "dp2": Layout(dp=2),
-    "dp2, ZeRO 1": Layout(dp=2, zero=1),
-    "dp2, ZeRO 2": Layout(dp=2, zero=2, microbatches=2),
-    "dp2, ZeRO 3": Layout(dp=2, zero=3),
-    "pp2": Layout(pp=2, microbatches=2),
-}
 
 
-def trained(world, layout, steps, count=4):
-    training = build(Settings(TINY, layout, steps), world.device)
-    samples = Samples(TEXT, TINY.sizes.positions)
-    reports = [train_step(training, step, step * steps.batch, samples) for step in range(count)]
-    training.close()
-    return [(report.loss, report.norm) for report in reports]
-
-
-@pytest.mark.parametrize("optimizer", ["lamb", "lars", "adafactor", "muon"])
-@pytest.mark.parametrize("layout", first(LAYOUTS.values(), 2), ids=LAYOUTS)
-def test_the_same_curve_in_every_layout(ranks, layout, optimizer):
-    steps = Steps(batch=4, warmup=0, lr=0.05, optimizer=optimizer, dtype="float64")
-    (exact,) = ranks(1).run(trained, Layout(), steps)
-    for found in ranks(2).run(trained, layout, steps):
-        assert found == [pytest.approx(each, rel=1e-9) for each in exact]
-    assert exact[-1] != exact[0]
+@pytest.mark.slow("another optimizer than in tests/trainer/test_trainer.py")
+@pytest.mark.parametrize("optimizer", ("lamb", "adafactor", "muon"))
+def test_a_resume_in_another_layout_goes_on_as_if_nothing_had_been(ranks, tmp_path, optimizer):
+    settings = asked(tmp_path, Layout(dp=2, zero=1), optimizer=optimizer)
+    (_, losses, *_), _ = ranks(2).run(do, replace(settings, run=replace(settings.run, name="whole")))
+    ranks(2).run(do, settings, 2)
+    resumed = replace(settings, layout=Layout(pp=2, microbatches=2), run=replace(settings.run, resume=True))
+    assert ranks(2).run(do, resumed)[0][1] == pytest.approx(losses[2:], rel=1e-9)
 
 
 @pytest.mark.parametrize(("optimizer", "need"), [("lamb", "the norm of each whole layer"), ("muon", "whole matrices")])
@@ -90,32 +68,6 @@ def test_a_step_is_one_device_s_in_which_norms_and_biases_do_not_decay(ranks, op
     steps = Steps(batch=4, warmup=0, lr=0.05, decay="constant", optimizer=optimizer, dtype="float64", weight_decay=0.5)
     for name, (found, expected) in ranks(1).run(stepped, steps)[0].items():
         assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-12, atol=1e-15), name
-
-
-def run(folder, optimizer, *arguments, status=0):
-    sizes = ("--positions", "16", "--hidden", "32", "--layers", "2", "--heads", "2", "--batch", "4", "--sample", "0")
-    options = ("--optimizer", optimizer, "--lr", "0.02", "--runs", str(folder), "--steps", "6", "--dtype", "float64")
-    command = [sys.executable, "-m", "minitrain.train", "--name", "run", *sizes, *options, *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert found.returncode == status, found.stderr
-    return found.stdout + found.stderr
-
-
-def losses(folder, name):
-    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in lines if "step" in line}
-
-
-@pytest.mark.slow("three programs that train")
-@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "muon"])
-def test_a_resume_in_another_layout_goes_on_as_if_nothing_had_been(tmp_path, optimizer):
-    run(tmp_path, optimizer, "--ranks", "2", "--dp", "2", "--zero", "1", "--save-every", "3", "--keep", "9")
-    whole = losses(tmp_path, "run")
-    for layout in (("--ranks", "2", "--pp", "2", "--microbatches", "2"), ("--ranks", "1")):
-        (last,) = (tmp_path / "run" / "checkpoints").glob("step-*6")
-        shutil.rmtree(last)
-        run(tmp_path, optimizer, *layout, "--resume")
-        assert losses(tmp_path, "run") == pytest.approx(whole, rel=1e-9)
 
 
 def broken(world, folder, name, place):

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition.settings import Layout, Model, Run, Settings
+from minitrain.composition.settings import Layout, Run, Settings
 from minitrain.train import build
-from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
 from tests.trainer.test_trainer import MODEL, STEPS, do
@@ -78,12 +77,3 @@ def test_a_resume_does_not_change_positions(ranks, short):
     learned = asked(short[0], replace(MODEL, dropout=0.0), resume=True)
     (message,) = ranks(1).run(refused, learned)
     assert "positions_kind=rope there and learned here" in message and "--export" not in message
-
-
-def test_checkpoints_without_the_option_have_learned_positions():
-    saved = described(Settings(), "sum")
-    for name in ("positions_kind", "rope_base"):
-        del saved["model"][name]
-    assert different(saved, described(Settings(), "sum")) == []
-    now = described(Settings(Model(positions_kind="rope")), "sum")
-    assert different(saved, now) == ["positions_kind=learned there and rope here"]

@@ -94,16 +94,6 @@ def test_a_fault_is_named_and_the_run_ends_as_without_it(run, undisturbed, tmp_p
     assert sums(settings) == undisturbed
 
 
-def test_from_shared_memory(run, undisturbed, tmp_path, capfd):
-    settings = asked(tmp_path, Layout(dp=2), steps=6, flash_every=1)
-    status, _ = run(settings, "kill 1 4")
-    assert status == 0 and steps(settings) == [1, 2, 3, 4, 5, 6] and sums(settings) == undisturbed
-    lines = metrics.read(settings.run.folder / metrics.NAME)
-    (resumed,) = [line["resumed at"] for line in lines if "resumed at" in line]
-    assert resumed in (3, 4), "a kill may hit the save of step 4, which a thread does; that of step 3 is complete"
-    assert not memory.place(settings.run.folder).exists()
-
-
 @pytest.mark.parametrize("fault, told", [("kill", "died"), ("raise", "LookupError: no such sample")])
 def test_a_failure_that_comes_back_ends_the_run(run, tmp_path, fault, told):
     settings = asked(tmp_path, Layout(dp=2), steps=6, save_every=2)
