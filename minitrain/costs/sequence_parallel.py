@@ -88,13 +88,7 @@ STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
 
 
 def deviations(
-    batch: int,
-    seq: int,
-    hidden: int,
-    heads: int,
-    tensor: int = 1,
-    sequence_parallel: bool = False,
-    statistic: int = 2,
+    batch: int, seq: int, tensor: int = 1, sequence_parallel: bool = False, statistic: int = 2
 ) -> dict[str, float]:
     """Bytes that torch keeps in a layer beyond the account of the paper: statistics of norms, and an s × s causal mask.
 
@@ -123,4 +117,4 @@ def kept_terms(
     if sequence_parallel and keep_gathered:
         for name in ("query, key, value projections: their input", "up projection: its input"):
             terms[name] += gathered_inputs(batch, seq, hidden, tensor) / 2
-    return terms | deviations(batch, seq, hidden, heads, tensor, sequence_parallel, statistic)
+    return terms | deviations(batch, seq, tensor, sequence_parallel, statistic)
