@@ -38,11 +38,7 @@ Groups = TypeVar("Groups")
 
 
 def read(file: Path, groups: Groups) -> Groups:
-    """Settings with the values of a file in place of theirs.
-
-    Args:
-        file: The file; it need not have all settings.
-        groups: A dataclass such as `Settings`: those of its fields that are dataclasses are the file's tables.
+    """Settings with the values of a file in place of theirs; those fields that are dataclasses are the file's tables.
 
     Raises:
         ValueError: There is no such file, it is no TOML, or it has a setting that is unknown or of a wrong type.

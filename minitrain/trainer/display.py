@@ -29,12 +29,7 @@ PART = 0.02  # the pause as a part of the time so far, within these
 
 
 class Display:
-    """The reports on rank 0.
-
-    Args:
-        world: This rank.
-        settings: The run's.
-        tell: Shows a text.
+    """The reports on rank 0, which `tell` shows.
 
     Attributes:
         tokens_per_second: Recent speed, all ranks together; 0 before the first step.

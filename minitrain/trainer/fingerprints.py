@@ -19,14 +19,7 @@ FOLDER = "fingerprints"
 
 
 class Fingerprints:
-    """This rank's file.
-
-    Args:
-        folder: The run's.
-        training: This rank's.
-        rank: Its number.
-        done: Steps that the run has done; what the file has of later ones is cut off.
-    """
+    """This rank's file in a run's folder; what it has of steps after the `done` first ones is cut off."""
 
     def __init__(self, folder: Path, training: Training, rank: int, done: int = 0):
         self.training = training
@@ -60,7 +53,6 @@ class Fingerprints:
         self._file.write(f"{step} {name} {fingerprint(tensor)}\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

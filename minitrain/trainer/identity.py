@@ -24,13 +24,7 @@ STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
 def described(settings: Settings, text: str, tokenizer: str = BYTES) -> dict[str, Any]:
-    """The settings as JSON, as a checkpoint keeps them.
-
-    Args:
-        settings: All of them.
-        text: The text's checksum: a name may come to mean another text.
-        tokenizer: Its `kind`.
-    """
+    """The settings as JSON, as a checkpoint keeps them; `text` is a checksum, since names may come to mean others."""
     about: dict[str, Any] = {name: asdict(part) for name, part in vars(settings).items()}
     about["model"] |= asdict(settings.model.sizes)  # a preset may come to mean other sizes
     return about | {"ranks": str(settings.layout), "text": text, "tokenizer": tokenizer}

@@ -128,16 +128,9 @@ def launch(
     rehearse: str | None = None,
     supervised: bool = False,
 ) -> int:
-    """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status.
+    """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status. Options are those of `Start`.
 
-    Args:
-        settings: What to train.
-        loop: The module whose `train` every rank calls with its `Trainer`: "minitrain.train".
-        ranks: How many to start, if torchrun has not.
-        device: "auto", "cpu" or "cuda", as in `World.start`.
-        timeout: Seconds without any progress after which ranks that wait for each other are given up.
-        rehearse: As in `World.start`.
-        supervised: Start ranks of our own again when one of them fails.
+    `loop` is the module whose `train` every rank calls with its `Trainer`: "minitrain.train".
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, loop, device, timeout, rehearse)
@@ -247,15 +240,11 @@ def work(
     """
     # Rank 0 alone looks for requests, and tells the others between two steps.
     first = world.rank == 0
-    return _train(
-        world,
-        settings,
-        loop,
-        lambda: first and requests.stop.exists(),
-        lambda: first and requests.take_save(),
-        program,
-        failed,
-    )
+
+    def stops() -> bool:
+        return first and requests.stop.exists()
+
+    return _train(world, settings, loop, stops, lambda: first and requests.take_save(), program, failed)
 
 
 def _train(

@@ -60,12 +60,7 @@ def ask(training: Training, probes: Sequence[Probe]) -> dict[str, dict[str, floa
 
 
 def read(file: Path, tokenizer: Tokenizer, positions: int) -> list[Probe]:
-    """The probes in a file.
-
-    Args:
-        file: TOML.
-        tokenizer: Of the model's tokens.
-        positions: The longest sequence that it takes.
+    """The probes in a TOML file, for a model whose longest sequence has so many `positions`.
 
     Raises:
         ValueError: There is no such file, or what it has is no probe, or too long: says which, and what would do.

@@ -23,9 +23,6 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 class Saving:
     """The checkpoints of one run on this rank.
 
-    Args:
-        trainer: Whose state is saved.
-
     Attributes:
         saved: The step of the newest checkpoint; 0 if there is none.
         newest: Its folder.
@@ -205,9 +202,7 @@ class Saving:
 def clear(settings: Settings, first: bool) -> None:
     """Remove what earlier runs have left in the run's folder and in memory, unless this one goes on with it.
 
-    Args:
-        settings: Of this run.
-        first: Whether this is rank 0, to which the folder belongs; each machine has its own memory.
+    The folder belongs to rank 0 (`first`); each machine has its own memory.
     """
     options = settings.run
     if options.overwrite and first:

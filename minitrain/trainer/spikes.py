@@ -28,10 +28,6 @@ MOST = 2  # rewinds to one checkpoint
 class SpikeWatch:
     """Looks at every step's loss, and whether its gradient's norm is a number.
 
-    Args:
-        training: This rank's.
-        tokens: The losses of the step's tokens.
-
     Attributes:
         spikes: The detector.
         limit: The loss above which the step looked at last is a spike.
