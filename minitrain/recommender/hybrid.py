@@ -25,7 +25,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from minitrain.collectives.all_to_all import Carrier, native
-from minitrain.comm.control import gather_objects
+from minitrain.comm.control import differing, gather_objects
 from minitrain.recommender.hashing import as_ids
 from minitrain.recommender.tables import Table, by_owner, distinct
 
@@ -147,14 +147,8 @@ class HybridTables:
     ) -> list[Shaped[Tensor, "_ _"]]:
         """One all-to-all for all tables: from workers to owners (`forth`), or from owners to workers.
 
-        Args:
-            columns: For each table the rows that leave, those for rank 0 first.
-            wishes: As in `Lookup`.
-            widths: For each table the elements in a row.
-            forth: The direction.
-
-        Returns:
-            For each table the rows that arrived, those of rank 0 first.
+        For each table, `columns` has the rows that leave, those for rank 0 first, and the result those that arrived,
+        likewise; `widths` has the elements of a row.
         """
         mine = [[counts[to] for counts in wishes[self.rank]] for to in range(self.ranks)]  # [rank][table]
         theirs = [[counts[self.rank] for counts in wish] for wish in wishes]
@@ -179,19 +173,11 @@ def describe(table: Table) -> str:
 
 
 def agree_on_tables(everyone: Sequence[Mapping[str, str]]) -> None:
-    """Check that all ranks bring the same tables: names in one order, and their settings.
-
-    Raises:
-        ValueError: Naming the first table that differs, and on which ranks.
-    """
+    """Check that all ranks bring the same tables: names in one order, and their settings."""
     if not everyone[0]:
         raise ValueError("tables: there is none; give at least one")
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
-        seen: dict[str, list[int]] = {}
-        for rank, theirs in enumerate(everyone):
-            seen.setdefault(theirs.get(name, "missing"), []).append(rank)
-        if len(seen) > 1:
-            listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+        if listed := differing([theirs.get(name, "missing") for theirs in everyone]):
             raise ValueError(f"table {name!r} differs between ranks: {listed}; bring the same on all")
     if any(list(theirs) != list(everyone[0]) for theirs in everyone):
         raise ValueError("the order of tables differs between ranks; bring them in the same order on all")

@@ -55,12 +55,8 @@ class Publisher:
         Full versions remove the files of earlier ones, which nobody needs any more. A trainer that has started again
         writes one first.
 
-        Args:
-            version: Its number, such as the step; larger than that of every version in the folder.
-            full: Write all rows.
-
         Raises:
-            ValueError: `version` is not larger.
+            ValueError: `version`, such as the step, is not larger than the number of every version in the folder.
             OSError: It could not be written, for instance on a full disk. Earlier versions stay.
         """
         earlier = _versions(self.folder)
@@ -80,11 +76,7 @@ class Publisher:
         return path
 
     def evict(self, age: int) -> int:
-        """Drop the rows that none of the last `age` updates had, here and in the next version; returns how many.
-
-        Raises:
-            ValueError: `age` is less than 1.
-        """
+        """Drop the rows that none of the last `age` ≥ 1 updates had, here and in the next version; returns how many."""
         self._evicted.append(self.table.evict(age))
         return len(self._evicted[-1])
 

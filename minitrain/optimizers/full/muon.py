@@ -96,15 +96,8 @@ class Muon(OnShards):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; parameters without a gradient stay as they are.
-
-        Args:
-            closure: Called first, with gradients enabled, as in torch's optimizers.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        """One step; parameters without a gradient stay as they are. `closure` is called first, as by torch."""
+        loss = self.loss_of(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["use_muon"]:

@@ -55,8 +55,7 @@ class Inbox:
 
     Args:
         parameters: The gradients' shapes; they are received on the same device.
-        workers: Ranks that send, within `group`.
-        group: Carries the messages; gloo.
+        workers: Ranks that send, within `group`, which is gloo's.
         ledger: Counts what the threads receive.
     """
 
@@ -65,7 +64,7 @@ class Inbox:
         parameters: Sequence[Tensor],
         workers: Sequence[int],
         group: dist.ProcessGroup | None,
-        ledger: Ledger | None = None,
+        ledger: Ledger | None,
     ):
         self._parameters, self._group, self._ledger = parameters, group, ledger
         self._arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
