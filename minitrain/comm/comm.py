@@ -97,9 +97,5 @@ AnyComm = Comm | dist.ProcessGroup | None
 
 
 def as_comm(comm: AnyComm) -> Comm:
-    """The `Comm` that was meant: itself, the ranks of a process group, or everyone.
-
-    Raises:
-        ValueError: This rank is not in the group.
-    """
+    """The `Comm` that was meant: itself, the ranks of a process group, or everyone."""
     return comm if isinstance(comm, Comm) else Comm(comm)

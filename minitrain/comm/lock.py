@@ -73,5 +73,4 @@ class Lock:
             print(f"note: {self._folder / NAME} was removed, and is locked again", file=sys.stderr)
 
     def release(self) -> None:
-        """Release it."""
         os.close(self._file)

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CATEGORIES = ("parameters", "gradients", "optimizer states", "buffers")
-
 
 def storage_bytes(tensors: Iterable[Tensor | None], seen: set[int] | None = None) -> int:
     """Bytes of the storages behind `tensors`, each storage once; those in `seen` are left out, and added to it."""
@@ -40,11 +38,7 @@ def optimizer_states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
 
 
 def model_states(module: nn.Module, *optimizers: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes that a model's states take on this rank, by category.
-
-    Returns:
-        Bytes of "parameters", "gradients", "optimizer states" (every tensor in them, step counters too) and "buffers".
-    """
+    """Bytes that a model's states take on this rank, by category; optimizer states include their step counters."""
     seen: set[int] = set()
     return {
         "parameters": storage_bytes(module.parameters(), seen),
@@ -68,10 +62,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 class SavedActivations:
     """Counts what autograd keeps for backward: `with SavedActivations(model) as saved: loss = model(x)`.
 
-    Parameters and buffers are left out, since they are held anyway; each storage counts once.
-
-    Args:
-        *modules: The modules whose parameters and buffers are left out.
+    Parameters and buffers of these modules are left out, since they are held anyway; each storage counts once.
 
     Attributes:
         bytes: Bytes kept so far.

@@ -46,12 +46,7 @@ TOGETHER = 25 * 2**20 // 4
 class Replicated(Zero1):
     """Stage 0 in the form of the other stages: each rank steps all of every line, so nothing is sent after the step.
 
-    Args:
-        module: As for `Sharded`, and so the rest.
-        optimizer_class: As for `Sharded`.
-        **options: As for `Sharded`.
-        sharers: The ranks that share the batch.
-        alone: This rank; the lines are not divided.
+    `sharers` are the ranks that share the batch, `alone` is this rank; the rest is as for `Sharded`.
     """
 
     def __init__(
@@ -82,8 +77,6 @@ class Gradients:
 
     Args:
         part: This rank's part of the model. It is changed: parameters become views of lines.
-        axes: The ranks.
-        steps: Optimizer and precision.
         collectives: The collectives for gradients and parameters along dp and cp.
         tensor_collectives: The collectives for partial gradients along tp.
 
@@ -126,12 +119,7 @@ class Gradients:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
 
     def _wrap(
-        self,
-        stage: type[Sharded],
-        module: nn.Module,
-        named: dict[str, nn.Parameter],
-        comm: Comm,
-        steps: Steps,
+        self, stage: type[Sharded], module: nn.Module, named: dict[str, nn.Parameter], comm: Comm, steps: Steps
     ) -> Sharded:
         options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
         if steps.dtype in HALVES:
@@ -191,9 +179,7 @@ class Gradients:
     def step(self, lr: float, factor: float = 1.0) -> None:
         """Step the optimizers, share the new parameters, and forget the gradients.
 
-        Args:
-            lr: The learning rate.
-            factor: What gradients are multiplied by first, in the precision of what is stepped.
+        Gradients are multiplied by `factor` first, in the precision of what is stepped.
         """
         for line, _ in self.lines():
             assert line.master is not None
@@ -210,9 +196,6 @@ class Gradients:
 
         Without ZeRO and with ZeRO-1, gradients then leave during the last micro-batch's backward. With ZeRO-1 and 2,
         new parameters travel during the next forward; before they are read in another way, `wait()` has to be called.
-
-        Args:
-            part: This rank's part of the model, whose layers wait for their parameters.
         """
         first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
         # Not with experts: ranks would start two groups' messages in orders of their own, and could wait for ever.

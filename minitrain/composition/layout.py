@@ -136,12 +136,9 @@ class Spread:
 
 
 def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stages: Sequence[int] = ()) -> Spread:
-    """Work out how a parameter is laid out over the ranks.
+    """How a parameter is laid out over the ranks, by its name on one device.
 
     Args:
-        name: Its name on one device.
-        parameter: This rank's.
-        axes: The ranks.
         expert: Whether it is an expert's, of which only replicas hold the same.
         stages: The places along pp that hold a copy, rising, where there are several (a tied embedding).
     """
@@ -174,8 +171,7 @@ def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stag
 def table(spreads: Iterable[Spread]) -> str:
     """The table of gradients: for each parameter, who holds the same elements, who others, and the axes of its sum.
 
-    Args:
-        spreads: Of all parameters, of one rank or several; those alike in all layers and experts share a line.
+    Parameters, of one rank or several, that are alike in all layers and experts share a line.
     """
     lines: dict[tuple[str, ...], set[int]] = {}
     # Several ranks may have the same parameter.

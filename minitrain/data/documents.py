@@ -56,12 +56,10 @@ class Files:
         A link in a folder leads to a file that is there already, or to one elsewhere that nobody asked for.
 
         Args:
-            path: Of a file or a folder.
             keep: Whether to take a file, by its path within the folder; None takes those that are not hidden.
 
         Raises:
-            FileNotFoundError: If there is nothing at the path.
-            ValueError: If there is no text.
+            FileNotFoundError, ValueError: There is nothing at the path, or no text.
         """
         if not path.exists():
             raise FileNotFoundError(f"data={str(path)!r} is no file and no folder; use a path that exists")
@@ -121,11 +119,8 @@ class Piece:
     def documents(self, field: str = "text") -> Iterator[tuple[bytes, bool]]:
         """The documents, and of each whether it ends here: a long text comes in several parts.
 
-        Args:
-            field: Of a line of JSON, which has the text.
-
         Raises:
-            ValueError: If a line is no JSON, or has no text in that field; names file and line.
+            ValueError: A line is no JSON, or has no text in its `field`; names file and line.
         """
         with opened(self.path) as file:
             if has_lines(self.path):
@@ -196,9 +191,8 @@ def opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """A file to read, uncompressed.
 
     Raises:
-        ValueError: If it is compressed with zstd and the package zstandard is not installed; if it is cut off or
-            damaged.
-        OSError: If it cannot be read; both name it.
+        ValueError: It is cut off or damaged, or needs the package zstandard, which is not installed.
+        OSError: It cannot be read; both name it.
     """
     try:
         if path.suffix == ".gz":

@@ -21,10 +21,7 @@ _MASK = 2**64 - 1
 def shuffled(place: int, count: int, key: int) -> int:
     """Where a random order of `count` numbers has put the one at `place`; each place gets another number.
 
-    Args:
-        place: In [0, count).
-        count: How many numbers there are.
-        key: Of the order, 64 bits; see `key_of`.
+    `key` is the order's, 64 bits; see `key_of`.
 
     Raises:
         ValueError: If `place` is not in [0, count).

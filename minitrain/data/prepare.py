@@ -335,10 +335,7 @@ def _recorded(work: Work) -> tuple[list[Shard], dict[str, int]] | None:
 
 
 def _on_processes(
-    count: int,
-    task: Callable[..., None],
-    calls: Sequence[tuple],
-    advance: Callable[[], None] = lambda: None,
+    count: int, task: Callable[..., None], calls: Sequence[tuple], advance: Callable[[], None] = lambda: None
 ) -> None:
     """Do a task on other processes, once for each call; whatever ends this process or its wait ends them, too.
 

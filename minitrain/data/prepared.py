@@ -49,11 +49,9 @@ class Prepared:
                 raise ValueError(f"{file} is not the tokenizer that the shards were made with; prepare the data again")
 
     def samples(self, seq: int, seed: int = 0) -> Windows:
-        """The training part in samples of `seq` tokens."""
         return Windows(self.folder, self.manifest, self.manifest.of("training"), seq, seed)
 
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation part has."""
         return self._held_out(seq).per_epoch
 
     def held_out(self, seq: int, count: int) -> Batch:
@@ -92,9 +90,6 @@ class Windows:
         seq: Tokens in a sample. A window has one more, since each token's target is the one after it.
         seed: Of the order.
 
-    Attributes:
-        per_epoch: Windows in an epoch.
-
     Raises:
         ValueError: If no shard has a window.
     """
@@ -104,7 +99,7 @@ class Windows:
         self.folder, self.manifest, self.shards, self.seq, self.seed = folder, manifest, shards, seq, seed
         self._counts = [max(0, (shard.tokens - 1) // seq) for shard in shards]
         self._ends = list(accumulate(self._counts))
-        self.per_epoch = self._ends[-1] if self._ends else 0
+        self.per_epoch = self._ends[-1] if self._ends else 0  # windows
         if not self.per_epoch:
             most = max((shard.tokens for shard in shards), default=0)
             split = shards[0].split if shards else "this"

@@ -29,10 +29,7 @@ class Share:
 
 
 def parse(mix: Sequence[str]) -> list[Share]:
-    """The shares that a command line names.
-
-    Args:
-        mix: Each as name=weight:data.
+    """The shares that a command line names, each as name=weight:data.
 
     Raises:
         ValueError: If one cannot be read, two have the same name, or their weights do not sum to 1.
@@ -60,16 +57,7 @@ def parse(mix: Sequence[str]) -> list[Share]:
 
 
 def vocabulary_of(data: str, mix: Sequence[str], preset: int) -> int:
-    """The vocabulary of a model that is told none: that of prepared data; of other texts the preset's, if large enough.
-
-    Args:
-        data: As `--data` takes it.
-        mix: As `--mix` takes it.
-        preset: The vocabulary of the model's preset.
-
-    Raises:
-        ValueError: If a mixture or a manifest cannot be read.
-    """
+    """The vocabulary of a model that is told none: that of prepared data, or the preset's if it is large enough."""
     paths = [Path(share.data) for share in parse(mix)] if mix else [Path(data)]
     if prepared := [Manifest.read(path).vocabulary for path in paths if str(path) != "." and is_prepared(path)]:
         return max(prepared)

@@ -40,19 +40,15 @@ class Source(Protocol):
 
     def samples(self, seq: int, seed: int = 0) -> Numbered:
         """The training part in samples of `seq` tokens."""
-        ...
 
     def windows(self, seq: int) -> int:
         """How many windows of `seq` tokens the validation part has."""
-        ...
 
     def held_out(self, seq: int, count: int) -> Batch:
-        """So many windows of the validation part, evenly spread."""
-        ...
+        """So many windows of the validation part, evenly spread; of a short one some come more than once."""
 
     def bigram(self) -> float:
         """The entropy of a token of the validation part given the one before it, in nats."""
-        ...
 
     def __str__(self) -> str: ...
 
@@ -75,9 +71,6 @@ def load(data: str = "reference", mix: Sequence[str] = ()) -> Source:
 class Mixed:
     """Several sources, each in its share, of samples and of what is evaluated.
 
-    Args:
-        shares: The sources and their weights.
-
     Raises:
         FileNotFoundError, ValueError: If a source cannot be used, or their tokens mean different things.
     """
@@ -99,7 +92,6 @@ class Mixed:
         self.sha256 = hashlib.sha256("\n".join(about).encode()).hexdigest()
 
     def samples(self, seq: int, seed: int = 0) -> Mixture:
-        """The training parts in samples of `seq` tokens, each as often as its share says."""
         return Mixture([source.samples(seq, seed) for source in self.sources], self._weights, seed)
 
     @property
@@ -107,7 +99,6 @@ class Mixed:
         return [share.weight for share in self.shares]
 
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation parts have."""
         return sum(source.windows(seq) for source in self.sources)
 
     def held_out(self, seq: int, count: int) -> Batch:

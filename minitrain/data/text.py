@@ -145,21 +145,17 @@ class Text:
         return hashlib.sha256(torch.cat([self.training, self.validation]).numpy().tobytes()).hexdigest()
 
     def samples(self, seq: int, seed: int = 0) -> Samples:
-        """The training part in samples of `seq` tokens."""
         return Samples(self.training, seq, seed)
 
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation part has."""
         check_window(self.validation, seq, "validation part")
         return (len(self.validation) - 1) // seq
 
     def held_out(self, seq: int, count: int) -> Batch:
-        """So many windows of the validation part, evenly spread; of a short one some come more than once."""
         starts = torch.arange(count) * self.windows(seq) // count * seq
         return cut_windows(self.validation, starts, seq)
 
     def bigram(self) -> float:
-        """The entropy of a token of the validation part given the one before it, in nats."""
         return bigram_entropy(self.validation)
 
     def __str__(self) -> str:
@@ -266,11 +262,7 @@ class Samples:
         return int(self._starts[place])
 
     def take(self, samples: Iterable[int]) -> Batch:
-        """The samples of these numbers.
-
-        Raises:
-            ValueError: If a number is negative.
-        """
+        """The samples of these numbers, none of which may be negative."""
         samples = list(samples)
         if samples and min(samples) < 0:
             raise ValueError(f"samples={min(samples)} must not be negative; the first sample is number 0")
@@ -278,20 +270,7 @@ class Samples:
         return cut_windows(self.text, starts, self.seq)
 
     def batch(self, step: int, global_batch: int, rank: int = 0, ranks: int = 1) -> Batch:
-        """This rank's part of the samples of one step, when every step takes `global_batch` of them.
-
-        Args:
-            step: Number of the step, from 0.
-            global_batch: Samples that all ranks together take in a step. Micro-batches are cut from a part.
-            rank: This rank, among those that share the batch.
-            ranks: Number of ranks that share the batch; they must divide it.
-
-        Returns:
-            Inputs and targets of `global_batch / ranks` samples.
-
-        Raises:
-            ValueError: If the batch cannot be shared by these ranks.
-        """
+        """This rank's part of the samples of step number `step`, from 0; the other arguments are those of `share`."""
         return self.take(share(step * global_batch, global_batch, rank, ranks))
 
 

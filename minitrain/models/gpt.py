@@ -265,16 +265,9 @@ class GPT(nn.Module):
             self.train(was_training)  # also where somebody has stopped it
         return tokens
 
-    def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters in `embedding`, `blocks`, `norm` and `head`; a tied head counts as 0."""
-        counts = dict.fromkeys(["embedding", "blocks", "norm", "head"], 0)
-        for name, parameter in self.named_parameters():
-            counts[name.partition(".")[0]] += parameter.numel()
-        return counts
-
     def parameter_count(self) -> int:
         """Number of parameters, a tied weight counted once."""
-        return sum(self.parameter_counts().values())
+        return sum(parameter.numel() for parameter in self.parameters())
 
 
 def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
@@ -291,9 +284,6 @@ def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> T
         shape: Its whole shape.
         layers: Number of blocks of the whole model.
         seed: Any integer.
-
-    Returns:
-        A float32 tensor on the CPU.
     """
     if name.endswith("bias"):
         return torch.zeros(*shape, dtype=torch.float32, device="cpu")

@@ -162,7 +162,6 @@ def test_tied_weights_are_one_tensor():
     gpt = small(tied=True)
     assert gpt.head.weight is gpt.embedding.tokens.weight
     assert "head.weight" not in dict(gpt.named_parameters())
-    assert gpt.parameter_counts()["head"] == 0
     gpt.float()
     assert gpt.head.weight.data_ptr() == gpt.embedding.tokens.weight.data_ptr()
 
@@ -176,7 +175,7 @@ def test_gpt2_has_as_many_parameters_as_published():
     gpt2 = GPTConfig(vocabulary=50257, positions=1024, layers=12, hidden=768, heads=12)
     with torch.device("meta"):
         gpt = GPT(gpt2)
-    assert gpt.parameter_count() == sum(gpt.parameter_counts().values()) == 124_439_808
+    assert gpt.parameter_count() == 124_439_808
 
 
 def test_initial_weights_have_gpt2s_deviations():

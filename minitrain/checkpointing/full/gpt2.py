@@ -81,12 +81,7 @@ def recognized(names: Collection[str]) -> bool:
 
 
 def places(ours: Collection[str], there: Collection[str]) -> dict[str, Place]:
-    """Where a file has the tensors that a run asks for; those that GPT-2 lacks keep their names, which it lacks, too.
-
-    Args:
-        ours: Names of the run's tensors.
-        there: Names of the file's, with the prefix or without.
-    """
+    """Where a file has the tensors that a run asks for; one that GPT-2 lacks keeps its name, which it lacks, too."""
     prefix = PREFIX if any(name.startswith(PREFIX) for name in there) else ""
     found = {}
     for name in ours:

@@ -108,10 +108,7 @@ class Memory:
     def save(self, step: int, state: State, extra: dict[str, Any]) -> None:
         """Copy all shards, and begin to save the copy; waits until an earlier save has ended.
 
-        Args:
-            step: Steps done.
-            state: This rank's shards, which may change as soon as this returns.
-            extra: Other data of the run, as JSON of at most 64 KiB.
+        The shards may change as soon as this returns; `extra` may have at most 64 KiB as JSON.
         """
         self.wait()
         text = json.dumps(extra).encode()

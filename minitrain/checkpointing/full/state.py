@@ -48,13 +48,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
 def check_finite(state: State, where: Path | str, instead: str) -> None:
     """Refuse what a checkpoint held, on all ranks alike, if there is a NaN or an infinite number in it.
 
-    Args:
-        state: What was loaded.
-        where: Where it was found, and
-        instead: how to go on without it: both for the message.
-
-    Raises:
-        ValueError: Names the states.
+    The ValueError names the states, where they were found, and how to go on without them (`instead`).
     """
     # A rank may be the only one that holds the NaN, and all have to refuse.
     mine = [name for name, each in state.items() if not all(bool(s.tensor.isfinite().all()) for s in each.shards)]
