@@ -96,10 +96,8 @@ class SavedActivations:
 class Peak:
     """The most memory that was held at once, above what was held before: `with Peak(device) as peak: …`.
 
-    On a GPU the allocator counts; on a CPU the profiler's memory events are added up in order of time.
-
-    Attributes:
-        bytes: The peak in bytes, once the block has ended.
+    On a GPU the allocator counts; on a CPU the profiler's memory events are added up in order of time. `bytes` is the
+    peak, once the block has ended.
     """
 
     def __init__(self, device: torch.device | str = "cpu"):

@@ -48,20 +48,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time on a rank.
+    """Something that took time on a rank, in seconds since the timeline began."""
 
-    Attributes:
-        rank: The global rank.
-        lane: What is drawn in one row: "compute", "send"; a rank may have several at once.
-        kind: What decides the color: a key of `KINDS`.
-        label: What it was.
-        start: Seconds since the timeline began.
-        end: Seconds since the timeline began.
-    """
-
-    rank: int
-    lane: str
-    kind: str
+    rank: int  # the global one
+    lane: str  # what is drawn in one row: "compute", "send"; a rank may have several at once
+    kind: str  # what decides the color: a key of `KINDS`
     label: str
     start: float
     end: float

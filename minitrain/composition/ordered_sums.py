@@ -151,11 +151,8 @@ class OrderedSums(Zero1):
 class Losses:
     """The losses of a rank's micro-batches one by one, each divided by U, with which their backward begins as well.
 
-    Args:
-        model: Returns logits and the mean loss; it is watched while it trains.
-        microbatches: m, of each rank.
-        sharers: The ranks that share the batch.
-        scale: What the loss is multiplied by before backward; called in each.
+    The model returns logits and the mean loss, and is watched while it trains. `scale` is what the loss is multiplied
+    by before each backward.
     """
 
     def __init__(self, model: nn.Module, microbatches: int, sharers: Comm, scale: Any):

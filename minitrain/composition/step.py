@@ -68,17 +68,11 @@ class NotFinite(ArithmeticError):
 
 
 class AxisCollectives(NamedTuple):
-    """The collectives of each axis. Pipeline and context parallelism send messages of their own.
+    """The collectives of each axis. Pipeline and context parallelism send messages of their own."""
 
-    Attributes:
-        dp: Gradients and parameters.
-        tp: Activations, and partial gradients.
-        ep: Tokens to experts and back.
-    """
-
-    dp: Collectives = native
-    tp: Collectives = native
-    ep: Carrier = all_to_all.native
+    dp: Collectives = native  # gradients and parameters
+    tp: Collectives = native  # activations, and partial gradients
+    ep: Carrier = all_to_all.native  # tokens to experts and back
 
 
 def no_timer(part: str) -> AbstractContextManager[Any]:

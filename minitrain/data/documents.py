@@ -37,17 +37,11 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Files:
-    """What was found at a path.
+    """What was found at a path."""
 
-    Attributes:
-        paths: Files with text, in sorted order of their paths.
-        binary: How many files were left out since they hold no text.
-        notes: What else was left out, in words, and how much of it.
-    """
-
-    paths: tuple[Path, ...]
-    binary: int
-    notes: Mapping[str, int] = field(default_factory=dict)
+    paths: tuple[Path, ...]  # files with text, in sorted order
+    binary: int  # files that were left out since they hold no text
+    notes: Mapping[str, int] = field(default_factory=dict)  # what else was left out, in words, and how much of it
 
     @classmethod
     def at(cls, path: Path, keep: Callable[[Path], bool] | None = None) -> Files:

@@ -29,9 +29,6 @@ COUNTED = 1 << 22
 class Prepared:
     """A folder that `python -m minitrain.prepare` has written.
 
-    Args:
-        folder: With a manifest.
-
     Raises:
         ValueError: If the manifest cannot be read, or a shard is missing or of another size: names it.
     """
@@ -81,17 +78,9 @@ class Prepared:
 
 
 class Windows:
-    """An endless, numbered sequence of windows of some shards, in random order.
+    """An endless, numbered sequence of windows of some shards of a folder, in random order.
 
-    Args:
-        folder: Where the shards are.
-        manifest: Of the folder.
-        shards: Which of them.
-        seq: Tokens in a sample. A window has one more, since each token's target is the one after it.
-        seed: Of the order.
-
-    Raises:
-        ValueError: If no shard has a window.
+    A window has one token more than a sample, since each token's target is the one after it.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shards: list[Shard], seq: int, seed: int = 0):

@@ -15,17 +15,11 @@ BLOCK = 1000
 
 @dataclass(frozen=True)
 class Share:
-    """A source in a mixture: what the command line writes as code=0.3:path.
-
-    Attributes:
-        name: For reports.
-        weight: Part of the samples, with three decimals at most.
-        data: As `--data` takes it.
-    """
+    """A source in a mixture: what the command line writes as code=0.3:path."""
 
     name: str
-    weight: float
-    data: str
+    weight: float  # part of the samples, with three decimals at most
+    data: str  # as `--data` takes it
 
 
 def parse(mix: Sequence[str]) -> list[Share]:

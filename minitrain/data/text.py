@@ -351,12 +351,6 @@ def bigram_entropy(text: Integer[Tensor, " tokens"]) -> float:
     No such table does better on it, so a model with a lower loss on the same text uses more than the last
     byte. As an estimate for the language it is too low (Miller 1955): what follows a byte that was seen once
     counts as certain.
-
-    Args:
-        text: At least two bytes.
-
-    Raises:
-        ValueError: If there is no pair to count.
     """
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has no pair of bytes; use a text of at least 2")

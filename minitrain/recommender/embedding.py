@@ -27,7 +27,7 @@ from torch import Tensor
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
 from minitrain.parameter_server.full.roles import Roles
-from minitrain.recommender.hashing import as_ids
+from minitrain.recommender.hashing import as_columns
 from minitrain.recommender.tables import SortedIds, Table, by_owner, distinct, sum_by_id
 
 
@@ -160,8 +160,8 @@ class EmbeddingWorker:
             ValueError: On every rank alike, before anything is sent: on some worker a table is missing or unknown, its
                 ids do not fit, or gradients of the last lookup have not been pushed.
         """
-        columns, problem = self._columns(ids)
-        asked = [by_owner(column, len(self.roles.servers)) for column in columns]
+        columns, problem = as_columns(ids, self.dimensions, self._rows is not None)
+        asked = [by_owner(column.to(columns[0].device), len(self.roles.servers)) for column in columns]
         learns = torch.is_grad_enabled()
         _announce(self.roles, Request(problem, learns, [each.counts for each in asked]))
         self._asked = asked
@@ -196,19 +196,6 @@ class EmbeddingWorker:
             leaving.append(send(torch.cat([part.flatten() for part in parts]), server, self.roles.group))
         for handle in leaving:
             handle.wait()
-
-    def _columns(self, ids: Mapping[str, Tensor | Sequence[int]]) -> tuple[list[Tensor], str]:
-        """The ids of each table as 64-bit keys; and the error in them, empty if there is none."""
-        if self._rows is not None:
-            return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
-        if set(ids) != set(self.dimensions):
-            tables = sorted(self.dimensions)
-            return [], f"ids={sorted(ids)} must name each of the tables {tables}, also where it has none"
-        try:
-            columns = [as_ids(f"ids[{name!r}]", ids[name]) for name in self.dimensions]
-        except ValueError as error:
-            return [], str(error)
-        return [column.to(columns[0].device) for column in columns], ""
 
     def _receive_rows(self) -> list[Tensor]:
         """The rows of all distinct ids, by table, in the order in which `_asked` has them."""

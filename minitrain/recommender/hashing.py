@@ -12,7 +12,7 @@ Unlike feature hashing, which keeps no key, ids never collide, since `mix` is a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,3 +84,18 @@ def as_ids(name: str, ids: Tensor | Sequence[Any]) -> Int64[Tensor, "*shape"]:
             f"{name}: ids are {ids.dtype}, which does not hold each 64-bit key; use torch.int64 from the start"
         )
     return ids.to(torch.int64)
+
+
+def as_columns(ids: Mapping[str, Any], tables: Collection[str], pending: bool) -> tuple[list[Tensor], str]:
+    """The ids of each table as 64-bit keys; and the error in a lookup of them, empty if there is none.
+
+    `pending`: the last lookup's gradients have not been pushed.
+    """
+    if pending:
+        return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
+    if set(ids) != set(tables):
+        return [], f"ids={sorted(ids)} must name each of the tables {sorted(tables)}, also where it has none"
+    try:
+        return [as_ids(f"ids[{name!r}]", ids[name]) for name in tables], ""
+    except ValueError as error:
+        return [], str(error)

@@ -37,12 +37,7 @@ _HEAD = struct.Struct("<qqqqqqdq")
 
 
 class Publisher:
-    """Writes versions of a server's shard of a table.
-
-    Args:
-        table: The shard.
-        folder: For versions of this shard, and nothing else; made if needed.
-    """
+    """Writes versions of a server's shard of a table into a folder for these alone, which is made if needed."""
 
     def __init__(self, table: Table, folder: str | Path):
         self.table, self.folder = table, Path(folder)

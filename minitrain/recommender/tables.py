@@ -47,9 +47,7 @@ def sum_by_id(
     On a CPU they are added in their order. A GPU adds in any order, unless no part has an id twice.
 
     Args:
-        gradients: One for each occurrence of an id.
-        inverse: Which of the distinct ids occurs, as from `distinct`.
-        count: How many distinct ids there are.
+        inverse: Which of the `count` distinct ids occurs, as from `distinct`.
         parts: How many of the gradients are from each worker; parts are added one after the other. None: one part.
     """
     lengths = [len(gradients)] if parts is None else list(parts)
@@ -60,17 +58,11 @@ def sum_by_id(
 
 
 class SortedIds(NamedTuple):
-    """The distinct ids of a batch, grouped by owner.
+    """The distinct ids of a batch, grouped by owner."""
 
-    Attributes:
-        ids: Each once, those of owner 0 first.
-        inverse: Where in `ids` each of the batch lies.
-        counts: How many belong to each owner.
-    """
-
-    ids: Int64[Tensor, " distinct"]
-    inverse: Int64[Tensor, "*shape"]
-    counts: list[int]
+    ids: Int64[Tensor, " distinct"]  # those of owner 0 first
+    inverse: Int64[Tensor, "*shape"]  # where in `ids` each of the batch lies
+    counts: list[int]  # how many belong to each owner
 
 
 def by_owner(ids: Int64[Tensor, "*shape"], owners: int) -> SortedIds:

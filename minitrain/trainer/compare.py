@@ -99,11 +99,7 @@ def different(one: Settings, other: Settings) -> Iterator[str]:
 
 
 def settings_of(folder: Path) -> Settings:
-    """Those that a run has left in its folder.
-
-    Raises:
-        ValueError: It is no run's.
-    """
+    """Those that a run has left in its folder."""
     if not (folder / config.NAME).is_file():
         near = Path("runs") / folder
         what = f"did you mean {near}?" if (near / config.NAME).is_file() else "give a run's folder, such as runs/train"

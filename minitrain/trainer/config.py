@@ -61,11 +61,7 @@ def read(file: Path, groups: Groups) -> Groups:
 
 
 def toml(file: Path, option: str) -> dict[str, Any]:
-    """What a TOML file has.
-
-    Raises:
-        ValueError: There is no such file, which `option` names, or it is no TOML.
-    """
+    """What a TOML file has; a ValueError if there is no such file, which `option` names, or it is no TOML."""
     try:
         # "-sig", since some editors put a byte order mark first.
         return tomllib.loads(Path(file).read_text("utf-8-sig"))
@@ -123,11 +119,7 @@ def _nearest(key: str, known: dict[str, Any]) -> str:
 
 
 def _as(hint: Any, value: Any) -> Any:
-    """The value as a setting of this type has it.
-
-    Raises:
-        TypeError: It is of another type.
-    """
+    """The value as a setting of this type has it; a TypeError if it is of another."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _as(next(each for each in get_args(hint) if each is not type(None)), value)

@@ -70,11 +70,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def where_they_part(one: Path, other: Path, ranks: int) -> tuple[int, str, int] | None:
-    """The first step in which two runs differ, the tensor, and the rank; None if they do not in the steps of both.
-
-    Raises:
-        ValueError: A rank has left no file.
-    """
+    """The first step in which two runs differ, the tensor, and the rank; None if they do not in the steps of both."""
     found = []
     for rank in range(ranks):
         files = [path_of(folder, rank) for folder in (one, other)]

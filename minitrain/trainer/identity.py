@@ -38,11 +38,7 @@ def in_memory(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked(path: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint keeps besides tensors, if it is a run's.
-
-    Raises:
-        ValueError: It is another program's.
-    """
+    """What a checkpoint keeps besides tensors, if it is a run's; a ValueError if it is another program's."""
     about = extra.get("settings")
     groups = [about.get(name) for name in ("model", "layout", "steps")] if isinstance(about, dict) else [None]
     counts = [extra.get(name) for name in ("step", "position")]

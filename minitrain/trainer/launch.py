@@ -38,11 +38,7 @@ else:
 
 
 def refuse(settings: Settings) -> None:
-    """Find invalid options before ranks are started; imports no torch.
-
-    Raises:
-        ValueError: Says what would do.
-    """
+    """Find invalid options before ranks are started; the ValueError says what would do. Imports no torch."""
     options = settings.run
     found = sorted((options.folder / "checkpoints").glob("step-*[0-9]"))
     if found and not (options.resume or options.overwrite):
@@ -73,11 +69,7 @@ def refuse(settings: Settings) -> None:
 
 
 def check_export(option: str, name: str) -> None:
-    """Find out before a training whether weights can be written to a file; others are not overwritten, only weights.
-
-    Raises:
-        ValueError: Says what would do.
-    """
+    """Find out before a training whether weights can be written to a file; others are not overwritten, only weights."""
     file = Path(name)
     if not file.absolute().parent.is_dir():
         raise ValueError(f"{option}={name!r} lies in no folder that exists")

@@ -193,11 +193,7 @@ def tokenizer_of(run: str, settings: Settings) -> Tokenizer:
 
 
 def held_out_of(asked: Evaluate, settings: Settings, tokenizer: Tokenizer) -> Source:
-    """The text to evaluate on, in the run's tokens.
-
-    Raises:
-        ValueError: Its tokens are of another tokenizer.
-    """
+    """The text to evaluate on, in the run's tokens; a ValueError if its tokens are of another tokenizer."""
     source = sources.load(asked.data) if asked.data else sources.load(settings.steps.data, settings.steps.mix)
     if isinstance(source, Text) and isinstance(tokenizer, Pairs):
         return replace(source, validation=_encoded(source, tokenizer), tokenizer=tokenizer)

@@ -33,17 +33,11 @@ KINDS = {"probe": ("continuation",), "contrast": ("right", "wrong")}
 
 
 class Probe(NamedTuple):
-    """A question to the model.
+    """A question to the model, in tokens."""
 
-    Attributes:
-        name: As its answers are called.
-        prompt: Tokens.
-        ends: The continuation; or the right one and the wrong one.
-    """
-
-    name: str
+    name: str  # as its answers are called
     prompt: list[int]
-    ends: list[list[int]]
+    ends: list[list[int]]  # the continuation; or the right one and the wrong one
 
     def ask(self, training: Training) -> float:
         """The answer, the same on all ranks; every rank calls it."""

@@ -51,15 +51,11 @@ class Profile:
     """The parts of this rank's steps, whose timeline gets the spans of the last measured one.
 
     The first step is not measured: it allocates, and compiles.
-
-    Attributes:
-        seconds: Of each part, summed over the measured steps.
-        steps: How many were measured.
     """
 
     def __init__(self, world: World):
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.steps = 0
+        self.seconds = dict.fromkeys(PARTS, 0.0)  # of each part, summed over the measured steps
+        self.steps = 0  # that were measured
         self._world, self._left = world, 1
         self._before = len(world.timeline.spans)
         self._stack: list[str] = []  # the parts that are open; backward's threads come one at a time

@@ -36,11 +36,7 @@ class Saving:
         self._memory: Memory | None = None
 
     def begin(self) -> None:
-        """Find and load what `--resume` and `--load` ask for.
-
-        Raises:
-            ValueError: It does not fit, or is damaged.
-        """
+        """Find and load what `--resume` and `--load` ask for; a ValueError if it does not fit, or is damaged."""
         trainer, options = self.trainer, self.trainer.settings.run
         if options.async_save:
             # On all ranks at one place, since it makes a group.
@@ -56,11 +52,7 @@ class Saving:
             self._in_memory()
 
     def resume(self) -> None:
-        """Go on from the newest state there is, in shared memory or on the disk.
-
-        Raises:
-            ValueError: It is of another training, or damaged.
-        """
+        """Go on from the newest state there is, in shared memory or on the disk."""
         say = self.trainer.display.say
         path = checkpoint.newest(self.folder)
         if path:

@@ -37,17 +37,11 @@ Shape = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where a file has one of our tensors.
+    """Where a file has one of our tensors."""
 
-    Attributes:
-        name: Of the file's tensor.
-        transposed: Whether it is [in, out] there and [out, in] here.
-        third: Which third of its outputs is ours: 0 query, 1 key, 2 value; None: all of them.
-    """
-
-    name: str
-    transposed: bool = False
-    third: int | None = None
+    name: str  # of the file's tensor
+    transposed: bool = False  # [in, out] there and [out, in] here
+    third: int | None = None  # which of its outputs is ours: 0 query, 1 key, 2 value; None: all of them
 
     def shape(self, own: Shape) -> Shape:
         """The shape of the file's tensor, by that of ours."""

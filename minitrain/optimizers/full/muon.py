@@ -33,13 +33,11 @@ class Muon(OnShards):
         lr: The learning rate; of a group with AdamW, AdamW's.
         weight_decay: λ, decoupled.
         momentum: μ.
-        nesterov: Whether a step looks ahead along the momentum.
         ns_steps: Steps of Newton–Schulz.
         adjust_lr_fn: A matrix's rate is multiplied by √max(1, r/c), "original" (or None), or by 0.2 √max(r, c),
             "match_rms_adamw", with which AdamW's rate suits both.
         ns_dtype: In which Newton–Schulz computes.
-        betas: Of AdamW.
-        eps: Of AdamW.
+        betas, eps: Of AdamW.
         use_muon: Whether Muon steps a group, whose tensors must then be matrices.
 
     Raises:

@@ -48,17 +48,11 @@ class Clocks:
 
 
 class Extremes(NamedTuple):
-    """The worst that happened over many orders of events.
+    """The worst that happened over many orders of events."""
 
-    Attributes:
-        lead: Steps that a worker was ahead of the slowest when it began one.
-        staleness: Updates between a worker's pull and its push.
-        states: Number of different states that were reached.
-    """
-
-    lead: int
-    staleness: int
-    states: int
+    lead: int  # steps that a worker was ahead of the slowest when it began one
+    staleness: int  # updates between a worker's pull and its push
+    states: int  # different states that were reached
 
 
 def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Extremes:

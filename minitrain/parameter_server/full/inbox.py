@@ -33,21 +33,13 @@ PUSH, PULL, LEAVE, DEATH = range(4)  # in the order in which they are served at 
 
 @dataclass(frozen=True)
 class Message:
-    """A worker's message.
+    """A worker's message; virtual times are 0 without a virtual clock."""
 
-    Attributes:
-        kind: PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes for it.
-        worker: Its sender, within the group.
-        left: The virtual time at which the last of it had left its sender; 0 without a virtual clock.
-        gradients: Of a push: for each parameter its gradient, None where the worker had none.
-        times: For each gradient the virtual time at which it had left.
-    """
-
-    kind: int
-    worker: int
-    left: float = 0.0
-    gradients: tuple[Tensor | None, ...] = ()
-    times: tuple[float, ...] = ()
+    kind: int  # PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes for it
+    worker: int  # its sender, within the group
+    left: float = 0.0  # the virtual time at which the last of it had left its sender
+    gradients: tuple[Tensor | None, ...] = ()  # of a push: of each parameter, None where the worker had none
+    times: tuple[float, ...] = ()  # for each gradient the virtual time at which it had left
 
 
 class Inbox:
