@@ -58,12 +58,10 @@ class Comm:
 
     @property
     def rank(self) -> int:
-        """This rank within the group."""
         return dist.get_rank(self.group)
 
     @property
     def ranks(self) -> int:
-        """How many ranks talk."""
         return dist.get_world_size(self.group)
 
     @property

@@ -247,10 +247,8 @@ def checking(check: bool | None) -> bool:
 def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Check that all ranks bring the same shape and dtype, contiguous, before anything is sent.
 
-    Without it a mismatch gives wrong numbers on some ranks, or waits for a message that never comes.
-
-    Raises:
-        ValueError: On every rank alike, naming what differs and on which ranks.
+    Without it a mismatch gives wrong numbers on some ranks, or waits for a message that never comes. The ValueError, on
+    every rank alike, names what differs and on which ranks.
     """
     everyone = gather_objects((description(tensor), site(tensor)), group, what)
     same_order(what, [called for _, called in everyone], group)

@@ -33,7 +33,6 @@ def storage_bytes(tensors: Iterable[Tensor | None], seen: set[int] | None = None
 
 
 def optimizer_states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """Every tensor among an optimizer's states."""
     return _tensors(optimizer.state)
 
 

@@ -104,7 +104,6 @@ class Timeline:
             Communication.observers.remove(observe)
 
     def record(self, label: str, kind: str, lane: str, start: float, end: float) -> None:
-        """Add a span whose times are known."""
         self.spans.append(Span(dist.get_rank() if dist.is_initialized() else 0, lane, kind, label, start, end))
 
     def gather(self, group: dist.ProcessGroup | None = None) -> Timeline:

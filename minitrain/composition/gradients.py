@@ -39,8 +39,7 @@ from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
 
-TOGETHER = 25 * 2**20 // 4
-"""Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
+TOGETHER = 25 * 2**20 // 4  # elements of layers that travel together: 25 MB in float32, as a bucket of torch's DDP
 
 
 class Replicated(Zero1):
@@ -210,7 +209,6 @@ class Gradients:
                 shard.gather_in_forward(layer for layer in layers if any(id(p) in own for p in layer.parameters()))
 
     def wait(self) -> None:
-        """Wait until all parameters have arrived."""
         for shard in self.shards:
             shard.wait()
 
@@ -247,7 +245,6 @@ class Gradients:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
         return next(iter(self.parameters.values())).device
 
 

@@ -66,7 +66,6 @@ class Part:
 
     @property
     def experts(self) -> set[str]:
-        """Names of this rank's experts' parameters."""
         return {name for name in self.parameters if ".mlp.experts." in name}
 
     def holders(self, name: str) -> list[int]:

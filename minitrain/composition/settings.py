@@ -136,7 +136,6 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it takes."""
         return self.dp * self.pp * self.cp * self.tp
 
     @property

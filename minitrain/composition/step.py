@@ -75,11 +75,6 @@ class AxisCollectives(NamedTuple):
     ep: Carrier = all_to_all.native  # tokens to experts and back
 
 
-def no_timer(part: str) -> AbstractContextManager[Any]:
-    """A timer that measures nothing."""
-    return nullcontext()
-
-
 class Instruments(NamedTuple):
     """The instruments of a training: collectives that may be counted or timed, a timer, a watch on the pipeline.
 
@@ -92,7 +87,7 @@ class Instruments(NamedTuple):
     """
 
     collectives: AxisCollectives = AxisCollectives()
-    timer: Timer = no_timer
+    timer: Timer = lambda part: nullcontext()  # measures nothing
     watch: Watch | None = None
 
 

@@ -164,11 +164,7 @@ def peak(
 
 
 def check(tensor: int, sequence_parallel: bool, recompute: str, **sizes: int) -> None:
-    """Check that such a layer is possible.
-
-    Raises:
-        ValueError: It is not; names the argument, its value, and valid ones.
-    """
+    """Check that such a layer is possible; the ValueError names the argument, its value, and valid ones."""
     for name, size in {**sizes, "tensor": tensor}.items():
         if size < 1:
             raise ValueError(f"{name}={size} must be at least 1")

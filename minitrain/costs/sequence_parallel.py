@@ -35,10 +35,7 @@ class TrafficWays(NamedTuple):
 
 
 def layer_calls(keep_gathered: bool = False) -> Ways:
-    """In forward, g before attention and MLP, ḡ after them; in backward the conjugates, and g again if not kept.
-
-    Source: Korthikanti et al. 2022, §4.2.2.
-    """
+    """g before attention and MLP, ḡ after; backward the conjugates, g again if not kept (Korthikanti 2022, §4.2.2)."""
     return Ways(Calls(2, 2), Calls(2 + 2 * (not keep_gathered), 2))
 
 

@@ -18,21 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PIECE = 16 << 20
-"""Bytes of a file that are read by one process; a file is not cut where it is compressed."""
-
-LONGEST = 1 << 20
-"""Bytes of a plain text that make one document, about: longer files are cut at ends of lines."""
-
-TAIL = 64 << 10
-"""Bytes that a part of it may have more, to end with a line."""
-
-LINE = 64 << 20
-"""Bytes of a line of JSON, at most: it is read whole."""
-
+PIECE = 16 << 20  # bytes of a file that are read by one process; a file is not cut where it is compressed
+LONGEST = 1 << 20  # bytes of a plain text that make one document, about: longer files are cut at ends of lines
+TAIL = 64 << 10  # bytes that a part of it may have more, to end with a line
+LINE = 64 << 20  # bytes of a line of JSON, at most: it is read whole
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-NAMED = 5
-"""Notes that are told; of others, how many there are."""
+NAMED = 5  # notes that are told; of others, how many there are
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,14 @@ class Files:
 
     def pieces(self) -> list[Piece]:
         """All of it, in parts that can be read apart."""
-        return [piece for path in self.paths for piece in _pieces(path)]
+        found = []
+        for path in self.paths:
+            if is_compressed(path):
+                found.append(Piece(path, 0, 1 << 62))
+            else:
+                size = path.stat().st_size
+                found += [Piece(path, begin, min(begin + PIECE, size)) for begin in range(0, size, PIECE)]
+        return found
 
 
 def described(binary: int, notes: Mapping[str, int]) -> str:
@@ -171,13 +169,6 @@ def cut(text: bytes, from_end: bool = True) -> int:
     places = range(len(text) - 1, max(0, len(text) - 5), -1) if from_end else range(1, min(len(text), 5))
     # The bytes of a letter in UTF-8, but for the first one, are 10xxxxxx.
     return next((place for place in places if text[place] & 0xC0 != 0x80), len(text))
-
-
-def _pieces(path: Path) -> list[Piece]:
-    size = path.stat().st_size
-    if is_compressed(path):
-        return [Piece(path, 0, 1 << 62)]
-    return [Piece(path, begin, min(begin + PIECE, size)) for begin in range(0, size, PIECE)]
 
 
 @contextmanager

@@ -74,7 +74,6 @@ class Manifest:
         return [shard for shard in self.shards if shard.split == split]
 
     def tokens(self, split: Split) -> int:
-        """How many tokens one part has."""
         return sum(shard.tokens for shard in self.of(split))
 
     def write(self, folder: Path) -> None:

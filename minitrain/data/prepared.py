@@ -22,8 +22,7 @@ from minitrain.data.order import key_of, shuffled
 from minitrain.data.text import Batch, bigram_entropy, check_seq
 from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer
 
-COUNTED = 1 << 22
-"""Tokens of the validation part, at most, of which pairs are counted."""
+COUNTED = 1 << 22  # tokens of the validation part, at most, of which pairs are counted
 
 
 class Prepared:

@@ -9,8 +9,7 @@ from pathlib import Path
 from minitrain.data.documents import has_lines
 from minitrain.data.manifest import Manifest, is_prepared
 
-BLOCK = 1000
-"""Samples in which every source has exactly its share."""
+BLOCK = 1000  # samples in which every source has exactly its share
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,7 @@ class Share:
 
 
 def parse(mix: Sequence[str]) -> list[Share]:
-    """The shares that a command line names, each as name=weight:data.
-
-    Raises:
-        ValueError: If one cannot be read, two have the same name, or their weights do not sum to 1.
-    """
+    """The shares that a command line names, each as name=weight:data; names differ, and weights sum to 1."""
     shares = []
     for text in mix:
         name, equals, rest = text.partition("=")

@@ -77,6 +77,7 @@ class Mixed:
 
     def __init__(self, shares: Sequence[Share]):
         self.shares, self.sources = list(shares), [load(share.data) for share in shares]
+        self._weights = [share.weight for share in shares]
         self.name = " + ".join(f"{share.name} {share.weight:g}" for share in shares)
         first, sizes = self.sources[0], [source.tokenizer.size for source in self.sources]
         for share, source in zip(self.shares, self.sources, strict=True):
@@ -86,17 +87,12 @@ class Mixed:
                     "prepare both with --tokenizer and the same file"
                 )
         self.tokenizer = self.sources[sizes.index(max(sizes))].tokenizer  # bytes with end marks and without
-        about = [
-            f"{share.name}={share.weight}:{source.sha256}" for share, source in zip(shares, self.sources, strict=True)
-        ]
-        self.sha256 = hashlib.sha256("\n".join(about).encode()).hexdigest()
+        pairs = zip(shares, self.sources, strict=True)
+        about = "\n".join(f"{share.name}={share.weight}:{source.sha256}" for share, source in pairs)
+        self.sha256 = hashlib.sha256(about.encode()).hexdigest()
 
     def samples(self, seq: int, seed: int = 0) -> Mixture:
         return Mixture([source.samples(seq, seed) for source in self.sources], self._weights, seed)
-
-    @property
-    def _weights(self) -> list[float]:
-        return [share.weight for share in self.shares]
 
     def windows(self, seq: int) -> int:
         return sum(source.windows(seq) for source in self.sources)
@@ -130,8 +126,6 @@ class Mixed:
         return sum(weight * source.bigram() for weight, source in zip(self._weights, self.sources, strict=True))
 
     def __str__(self) -> str:
-        rows = [
-            f"  {share.weight:.1%} {share.name}: {source}"
-            for share, source in zip(self.shares, self.sources, strict=True)
-        ]
+        pairs = zip(self.shares, self.sources, strict=True)
+        rows = [f"  {share.weight:.1%} {share.name}: {source}" for share, source in pairs]
         return "\n".join([f"{len(rows)} sources", *rows])

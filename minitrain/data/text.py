@@ -27,14 +27,9 @@ from torch import Tensor
 from minitrain.data.documents import Files, described, has_lines, is_library_source
 from minitrain.data.tokenizer import Bytes, Tokenizer
 
-VOCABULARY = 256
-"""Number of different tokens: a token is a byte."""
-
-VALIDATION_SHARE = 0.1
-"""Part of a text that is held out."""
-
-LARGEST = 1 << 30
-"""Bytes of files that are read into memory; more have to be prepared."""
+VOCABULARY = 256  # a token is a byte
+VALIDATION_SHARE = 0.1  # part of a text that is held out
+LARGEST = 1 << 30  # bytes of files that are read into memory; more have to be prepared
 
 Batch = tuple[Int64[Tensor, "samples seq"], Int64[Tensor, "samples seq"]]
 """Inputs and targets of some samples: the targets are the same windows one token further on."""

@@ -18,11 +18,8 @@ import numpy as np
 from minitrain.data.documents import cut
 
 BYTES = "bytes"
-END = "<|endoftext|>"
-"""The token after each document, as GPT-2 calls it."""
-
-TOGETHER = 1 << 20
-"""Bytes of text that are encoded at once: the package needs two hundred times as many."""
+END = "<|endoftext|>"  # the token after each document, as GPT-2 calls it
+TOGETHER = 1 << 20  # bytes of text that are encoded at once: the package needs two hundred times as many
 
 
 @runtime_checkable

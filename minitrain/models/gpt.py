@@ -27,8 +27,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
 
-IGNORE = -100
-"""Targets of this value take no part in the loss (torch's own default `ignore_index`)."""
+IGNORE = -100  # targets of this value take no part in the loss (torch's own default `ignore_index`)
 
 
 class Positions(nn.Module):
@@ -216,9 +215,6 @@ class GPT(nn.Module):
 
         Returns:
             The logits, [batch, seq, vocabulary], and the mean loss in nats per token, [] (None without targets).
-
-        Raises:
-            ValueError: If the sequence is longer than `config.positions`.
         """
         x = self.embedding(tokens)  # [batch, seq, hidden]
         for block in self.blocks:

@@ -62,8 +62,7 @@ class EmbeddingServer:
     def serve(self, steps: int) -> None:
         """Answer `steps` lookups of every worker, and apply the gradients that follow them.
 
-        Raises:
-            ValueError: A worker's ids are invalid; on every rank alike, and no row has changed in this step.
+        If a worker's ids are invalid, every rank gets the same ValueError, and no row has changed in this step.
         """
         for _ in range(steps):
             requests = _announce(self.roles, None)

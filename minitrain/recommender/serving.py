@@ -118,11 +118,7 @@ class Replica:
         return self.version
 
     def lookup(self, ids: Int64[Tensor, " ids"]) -> Float32[Tensor, "ids dimension"]:
-        """The rows of these ids; those that the trainer has not got have their first values.
-
-        Raises:
-            RuntimeError: No version has been read.
-        """
+        """The rows of these ids; those that the trainer has not got have their first values."""
         if self.version < 0:
             raise RuntimeError(f"{self.folder} had no version yet; publish one, then refresh()")
         numbers = self._index.find(ids)
@@ -153,14 +149,8 @@ class Replica:
             return "its checksum does not match"
         version, before, dimension, changed, evicted, seed, scale, _ = _HEAD.unpack_from(rest)
         body = torch.frombuffer(bytearray(rest), dtype=torch.uint8)[_HEAD.size :]
-        ids, gone, rows = (
-            part.view(dtype)
-            for part, dtype in zip(
-                body.split([8 * changed, 8 * evicted, 4 * dimension * changed]),
-                (torch.int64, torch.int64, torch.float32),
-                strict=True,
-            )
-        )
+        parts = body.split([8 * changed, 8 * evicted, 4 * dimension * changed])
+        ids, gone, rows = parts[0].view(torch.int64), parts[1].view(torch.int64), parts[2].view(torch.float32)
         if before < 0:
             self._index, self._rows = Index(), torch.empty(0, dimension)
         elif evicted:

@@ -271,7 +271,6 @@ def _check_shard(shard: int, shards: int) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of all shards, in order."""
     found = {path: match for path in folder.glob("*") if (match := _FILE.fullmatch(path.name))}
     counts = sorted({int(match[2]) for match in found.values()})
     if len(counts) > 1:

@@ -110,12 +110,8 @@ def _nearest(key: str, known: dict[str, Any]) -> str:
     tables = {field.name: table for table, group in known.items() for field in fields(group)}
     if key in tables:
         return f"it belongs in [{tables[key]}]"
-    near = get_close_matches(key, tables, 3)
-    return (
-        "did you mean " + " or ".join(f"{name} in [{tables[name]}]" for name in near) + "?"
-        if near
-        else ("python -m minitrain.train --help lists all settings")
-    )
+    near = " or ".join(f"{name} in [{tables[name]}]" for name in get_close_matches(key, tables, 3))
+    return f"did you mean {near}?" if near else "python -m minitrain.train --help lists all settings"
 
 
 def _as(hint: Any, value: Any) -> Any:

@@ -95,7 +95,6 @@ class Display:
         return f"step {done:>{len(str(total))}} of {total}: {' · '.join(parts)}"
 
     def beside_bar(self) -> str:
-        """The text next to the progress bar."""
         if self._last is None:
             return "first step"
         return " · ".join([f"loss {self._last.loss:.3f}", *self._speeds(), self._memory()])

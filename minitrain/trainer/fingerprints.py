@@ -57,7 +57,6 @@ class Fingerprints:
 
 
 def path_of(folder: Path, rank: int) -> Path:
-    """A rank's file."""
     return folder / FOLDER / f"rank-{rank:04d}.txt"
 
 

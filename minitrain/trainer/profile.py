@@ -89,7 +89,6 @@ class Profile:
         return self._opened(part) if self._stack else nullcontext()
 
     def watch(self, action: Action) -> AbstractContextManager[Any]:
-        """Around an action of a pipeline."""
         return self.timer("forward" if action.kind == "F" else "backward")
 
     def _message(self, communication: Communication) -> Watch | None:

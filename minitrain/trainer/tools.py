@@ -93,7 +93,6 @@ class Evaluate:
     start: Start = Start()
 
     def check(self) -> None:
-        """As `Generate.check`."""
         if self.windows is not None and self.windows < 1:
             raise ValueError(f"windows={self.windows} must be at least 1; leave it out for all")
 
@@ -114,7 +113,6 @@ class Export:
     format: Literal["minitrain", "gpt2"] = "minitrain"
 
     def check(self) -> None:
-        """As `Generate.check`."""
         check_export("file", self.file)
 
 

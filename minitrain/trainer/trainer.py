@@ -280,10 +280,9 @@ class Trainer:
             found["validation sources"] = self._named(*self._tokens.by_label(mine, len(self.sources)))
             if self.done == self.settings.steps.steps:
                 rows = self._tokens.by_position(mine, len(self.sources)).tolist()
+                pairs = zip(self.sources, rows, strict=True)
                 found["validation positions"] = {
-                    name: row
-                    for name, row in zip(self.sources, rows, strict=True)
-                    if name in found["validation sources"]
+                    name: row for name, row in pairs if name in found["validation sources"]
                 }
         found |= probes.ask(self.training, self.probes)
         bits = None if self.tokenizer.kind == BYTES else found.get("validation bits per byte")

@@ -59,11 +59,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path) -> Manifest:
-    """Read the manifest of the folder `path`.
-
-    Raises:
-        ValueError: It is missing or damaged; names the file.
-    """
+    """The manifest of the folder `path`; a ValueError names it if it is missing or damaged."""
     try:
         about = (path / NAME).stat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:  # a pipe would be waited for

@@ -271,7 +271,6 @@ class Reader(FileSystemReader):
         return metadata
 
     def fill(self, state: State, metadata: Metadata) -> None:
-        """Read into all shards of `state`."""
         plan = ReadPlan(state, metadata)
         self.set_up_storage_reader(metadata, is_coordinator=True)
         self.read_data(plan.create_local_plan(), plan).wait()

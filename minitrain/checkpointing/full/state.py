@@ -7,6 +7,7 @@ tensor of one device, under its name there. With these, no knowledge of the layo
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -73,8 +74,8 @@ def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: 
             entry = ShardedTensor(tuple(whole), flat.dtype, [], gradients.spread[name].first)
             done = offset
             for offsets, sizes in flat_regions(local_shape, start, stop):
-                region = flat[done : done + _count(sizes)].view(sizes)
-                done += _count(sizes)
+                region = flat[done : done + math.prod(sizes)].view(sizes)
+                done += math.prod(sizes)
                 place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
                 # The vocabulary may be padded: rows beyond the whole tensor belong to no rank.
                 real = [max(0, min(size, end - at)) for size, end, at in zip(sizes, whole, place, strict=True)]
@@ -93,10 +94,6 @@ def _add_whole(
         writes = gradients.spread[name].first and line.rank == 0
         whole = Shard(value, (0,) * value.dim())
         state[f"{kind}.{name}"] = ShardedTensor(tuple(value.shape), value.dtype, [whole], writes)
-
-
-def _count(sizes: tuple[int, ...]) -> int:
-    return int(torch.Size(sizes).numel())
 
 
 @torch.no_grad()

@@ -122,7 +122,6 @@ def squares(gradient: Tensor, piece: Piece) -> tuple[Tensor, ...]:
 
 
 def length(piece: Piece) -> int:
-    """Elements of a piece."""
     return piece.own.stop - piece.own.start
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from minitrain.optimizers.adam import moments
 from minitrain.optimizers.full.on_shards import OnShards
 
 
@@ -108,11 +109,8 @@ class LAMB(LayerWise):
             state["step"] = torch.tensor(0.0)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
-        beta_1, beta_2 = group["betas"]
-        t, m, v = int(state["step"].item()), state["exp_avg"], state["exp_avg_sq"]
-        m.mul_(beta_1).add_(gradient, alpha=1 - beta_1)
-        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-        m_hat, v_hat = m / (1 - beta_1**t), v / (1 - beta_2**t)
+        t = int(state["step"].item())
+        m_hat, v_hat = moments(state["exp_avg"], state["exp_avg_sq"], gradient, group["betas"], t)
         return m_hat / (v_hat.sqrt() + group["eps"]) + group["weight_decay"] * parameter
 
     def _move(self, layer: Layer, x_norm: Tensor, u_norm: Tensor) -> None:

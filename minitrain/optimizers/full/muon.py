@@ -163,7 +163,6 @@ class Muon(OnShards):
 
 
 def rate(group: dict[str, Any], shape: torch.Size) -> float:
-    """The learning rate of a matrix."""
     rows, columns = shape
     if group["adjust_lr_fn"] == "match_rms_adamw":
         return group["lr"] * 0.2 * math.sqrt(max(rows, columns))

@@ -35,11 +35,9 @@ class Clocks:
         return self._finished[worker] - min(self._finished.values())
 
     def may_begin(self, worker: int) -> bool:
-        """Whether `worker` may begin its next step."""
         return self.staleness is None or self.lead(worker) <= self.staleness
 
     def finish(self, worker: int) -> None:
-        """Count a step of `worker`."""
         self._finished[worker] += 1
 
     def leave(self, worker: int) -> None:

@@ -73,10 +73,7 @@ class Inbox:
         that can send has sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower
         rank. Nothing that comes later can be earlier, so a run repeats to the last bit. This is the conservative rule
         of Chandy & Misra 1979, "Distributed Simulation: A Case Study in Design and Verification of Distributed
-        Programs".
-
-        Args:
-            senders: The workers that can send: those that have neither left nor died, and do not wait for an answer.
+        Programs". `senders` can send: they have neither left nor died, and do not wait for an answer.
         """
         # In real time the order of arrival is the order.
         if not self._virtual:

@@ -17,7 +17,6 @@ class Roles:
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is a server."""
         return dist.get_rank(self.group) in self.servers
 
 
