@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.benchmarks.compare import Comparison
-from minitrain.comm.torchrun import end_with_torchrun, under_torchrun
+from minitrain.comm.torchrun import end_with_torchrun, given_ranks
 from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
@@ -62,7 +62,7 @@ def main(
         json: Save the table here.
     """
     rows: list[Comparison] = []
-    if under_torchrun():
+    if given_ranks() is not None:
         end_with_torchrun()
         with World.start(device=device, check=False) as world:
             rows = [row for name in names for row in measure(world, name)]

@@ -57,12 +57,10 @@ def save(
 
     Args:
         folder: Where checkpoints are; this one becomes `folder/step-00000100`.
-        step: Steps done.
         state: This rank's shards. All ranks' shards together make up every tensor, each element written once.
         extra: Other data that the run needs to go on; JSON, the same on all ranks.
         keep: How many checkpoints stay once this one is complete: this one and the last ones before it. Those whose
             manifest cannot be read do not count. Later ones get the ending `.passed-over`, and are not removed.
-        group: The ranks that hold the state.
 
     Returns:
         Its path; None if it could not be written, as on a full disk, with a warning on rank 0. The earlier checkpoints
@@ -106,10 +104,8 @@ def load(
     the folder can change weights and manifest together. `minitrain.checkpointing.full.weights` imports foreign weights.
 
     Args:
-        path: The checkpoint.
         state: This rank's shards, which are filled in place. All ranks together name every tensor of the checkpoint, or
             of those of this kind.
-        group: The ranks that hold the state.
         check: Check all checksums first; False where `newest` has just done so.
         kind: Load only tensors whose names begin so, such as "model." for weights alone.
 

@@ -39,8 +39,6 @@ def simulate(interval: float, saving: float, restart: float, mean: float, failur
         saving: δ, seconds of a save.
         restart: R, seconds until work goes on after a failure.
         mean: M, mean seconds from failure to failure; their times are exponentially distributed.
-        failures: How many.
-        seed: Of the failures' times.
     """
     assert interval > 0 and failures >= 1, f"invalid: {interval=}, {failures=}"
     draw = random.Random(seed)

@@ -26,9 +26,6 @@ def flat_view(
     """Check what a verb was given, and return the tensor's elements as one flat line that shares its memory.
 
     Args:
-        verb: The verb's name, for the error.
-        tensor: What the verb works on.
-        group: The ranks that talk; None means everyone.
         check: Compare shape and dtype across ranks first. None: in demos and notebooks, where torch's debug level is
             not OFF.
 
@@ -46,11 +43,7 @@ def flat_view(
 
 
 def carried_by_nccl(verb: str, tensor: Tensor, group: dist.ProcessGroup | None) -> None:
-    """Refuse a dtype that NCCL does not have, such as int16, where NCCL would carry it.
-
-    Raises:
-        ValueError: Says so.
-    """
+    """Refuse a dtype that NCCL does not have, such as int16, where NCCL would carry it."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if backend(group) == "nccl" and dtype not in DTYPES | COMPLEX:
         raise ValueError(
@@ -65,24 +58,13 @@ def flat_line(tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, " elements"]:
 
 
 def check_root(verb: str, name: str, root: int, group: dist.ProcessGroup | None, check: bool | None) -> None:
-    """Check the rank from which a broadcast starts, or at which a reduce ends.
-
-    Args:
-        verb: The verb's name, for the error.
-        name: The argument's name, for the error.
-        root: The rank it names.
-        group: The ranks that talk; None means everyone.
-        check: Compare across ranks, as in `flat_view`.
+    """Check the rank from which a broadcast starts, or at which a reduce ends, the verb's argument `name`.
 
     Raises:
         ValueError: `root` is no rank of the group, or (with checking) ranks name different ones.
     """
+    ranks = dist.get_world_size(group)
     named = gather_objects(root, group, verb) if checking(check) else [root]
-    same_root(verb, name, named, dist.get_world_size(group))
-
-
-def same_root(verb: str, name: str, named: list[int], ranks: int) -> None:
-    """Raise as `check_root` does, for what has been gathered already."""
     if len(set(named)) > 1:
         raise ValueError(f"{verb}: `{name}` differs between ranks: {named} in rank order; name the same on all")
     if not 0 <= named[0] < ranks:

@@ -29,17 +29,11 @@ Axes = dict[tuple[int, ...], tuple[Comm, bool]]
 
 
 class Piece(NamedTuple):
-    """What a rank has of the final gradient of a parameter.
+    """What a rank has of the final gradient of a parameter."""
 
-    Attributes:
-        parameter: It names the piece: of several with one parameter, the first counts.
-        gradient: Its elements on this rank, perhaps none; None where there is no gradient.
-        axes: Those along which ranks have other elements, the outer ones last.
-    """
-
-    parameter: Tensor
-    gradient: Tensor | None
-    axes: Axes
+    parameter: Tensor  # names the piece: of several with one parameter, the first counts
+    gradient: Tensor | None  # its elements on this rank, perhaps none; None where there is no gradient
+    axes: Axes  # those along which ranks have other elements, the outer ones last
 
 
 def axis(comm: Comm, first: bool = True) -> Axes:

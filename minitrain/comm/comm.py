@@ -58,12 +58,10 @@ class Comm:
 
     @property
     def rank(self) -> int:
-        """This rank within the group."""
         return dist.get_rank(self.group)
 
     @property
     def ranks(self) -> int:
-        """How many ranks talk."""
         return dist.get_world_size(self.group)
 
     @property
@@ -97,9 +95,5 @@ AnyComm = Comm | dist.ProcessGroup | None
 
 
 def as_comm(comm: AnyComm) -> Comm:
-    """The `Comm` that was meant: itself, the ranks of a process group, or everyone.
-
-    Raises:
-        ValueError: This rank is not in the group.
-    """
+    """The `Comm` that was meant: itself, the ranks of a process group, or everyone."""
     return comm if isinstance(comm, Comm) else Comm(comm)

@@ -45,13 +45,8 @@ def control(group: dist.ProcessGroup | None = None) -> Any:
     """The control connections of `group`, made when first asked for; every rank of `group` must ask.
 
     `dist.new_group` would not work. It numbers groups by those that a rank knows, so ranks that belong to different
-    groups arrive at different numbers and wait for each other for ever.
-
-    Args:
-        group: The ranks that talk; None means everyone.
-
-    Returns:
-        A `dist.ProcessGroupGloo`, whose methods are missing from torch's type stubs.
+    groups arrive at different numbers and wait for each other for ever. It is a `dist.ProcessGroupGloo`, whose methods
+    are missing from torch's type stubs.
     """
     group = group or dist.group.WORLD
     assert group is not None, "start a World first"
@@ -86,11 +81,9 @@ def _connect(group: dist.ProcessGroup, store: dist.Store, rank: int, size: int) 
 def go_on_without(lost: Iterable[int]) -> None:
     """After ranks have died: make everyone's control connections again, among the remaining ranks.
 
-    Each of these calls it with the same `lost`. `gather_objects` of everyone then gives the values of those that are
-    left, in their order. torch's own groups still count the dead: no collective of everyone can be called any more.
-
-    Args:
-        lost: Global ranks that died.
+    Each of these calls it with the same `lost`, global ranks. `gather_objects` of everyone then gives the values of
+    those that are left, in their order. torch's own groups still count the dead: no collective of everyone can be
+    called any more.
     """
     everyone = dist.group.WORLD
     assert everyone is not None, "start a World first"
@@ -158,18 +151,16 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
     return [theirs for _, theirs in everyone]
 
 
-def any_of(flags: Sequence[bool], group: dist.ProcessGroup | None = None) -> Callable[[], list[bool]]:
+def any_of(flags: Sequence[bool]) -> Callable[[], list[bool]]:
     """Begin to tell all ranks of flags, and go on meanwhile; calling what it returns gives those that any rank has set.
 
-    Args:
-        flags: Of this rank; equally many on all.
-        group: The ranks that take part; None means everyone.
+    There are equally many flags on all ranks.
     """
     told = torch.tensor(flags, dtype=torch.uint8, device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
     # Every rank brings its flags, and all get their maximum.
-    message = control(group).allreduce([told], options)
+    message = control().allreduce([told], options)
 
     def wait() -> list[bool]:
         message.wait()
@@ -179,11 +170,7 @@ def any_of(flags: Sequence[bool], group: dist.ProcessGroup | None = None) -> Cal
 
 
 def _meet(group: dist.ProcessGroup | None, what: str) -> None:
-    """Where ranks are checked: wait until all of the group have arrived, and raise if one never will.
-
-    Raises:
-        Deadlock: One of them has ended, or waits in vain itself.
-    """
+    """Where ranks are checked: wait until all of the group have arrived, and raise Deadlock if one never will."""
     group = group or dist.group.WORLD
     board, ranks = Board.current, _left.get(group) or dist.get_process_group_ranks(group)
     if board is None or len(ranks) == 1:
@@ -260,10 +247,8 @@ def checking(check: bool | None) -> bool:
 def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Check that all ranks bring the same shape and dtype, contiguous, before anything is sent.
 
-    Without it a mismatch gives wrong numbers on some ranks, or waits for a message that never comes.
-
-    Raises:
-        ValueError: On every rank alike, naming what differs and on which ranks.
+    Without it a mismatch gives wrong numbers on some ranks, or waits for a message that never comes. The ValueError, on
+    every rank alike, names what differs and on which ranks.
     """
     everyone = gather_objects((description(tensor), site(tensor)), group, what)
     same_order(what, [called for _, called in everyone], group)
@@ -275,14 +260,6 @@ def same_order(what: str, sites: Sequence[Site], group: dist.ProcessGroup | None
 
     Ranks may well call from different lines. But where the lines of one rank turn out to be those of the others in
     another order, or their texts do, or the names of the tensors, then the calls have mixed up their tensors.
-
-    Args:
-        what: The call.
-        sites: From where each rank calls, in their order.
-        group: The ranks.
-
-    Raises:
-        ValueError: On every rank alike.
     """
     calls = _orders.setdefault(group or dist.group.WORLD, [])
     if not calls and len(set(sites)) == 1:
@@ -326,11 +303,7 @@ def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...
 
 
 def contiguous(what: str, tensor: torch.Tensor) -> None:
-    """Refuse a tensor with gaps: gloo would send the wrong elements and overwrite the neighbors of the right ones.
-
-    Raises:
-        ValueError: The tensor is not contiguous, or its memory does not hold its values (`tensor.conj()`).
-    """
+    """Refuse a tensor with gaps, of which gloo would send the wrong elements, or with other values than its memory."""
     if flaw := _flaw(tensor):
         raise ValueError(
             f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; "

@@ -40,12 +40,9 @@ def new_group(ranks: Sequence[int], backend: str | None = None, description: str
     """torch's `new_group` with the run's time limit. Every rank of the world calls it, even those not in the group.
 
     Args:
-        ranks: The members, by their global ranks.
+        ranks: The members, by their global ranks; on others a number is returned, and no group.
         backend: "gloo" or "nccl"; None for everyone's.
         description: A name, by which a ledger tells groups apart.
-
-    Returns:
-        The group, a `dist.ProcessGroup`; on ranks that are not in it, a number that says so.
     """
     return dist.new_group(list(ranks), timeout=time_limit(), backend=backend, group_desc=description)
 

@@ -119,11 +119,8 @@ class Ledger:
             line = counts.setdefault((entry.operation, where), [0, 0])
             line[0] += 1
             line[1] += entry.bytes
-        lines = [
-            f"{operation:<15}{where:<8}{calls:>6} ×{size:>14,} B"
-            for (operation, where), (calls, size) in counts.items()
-        ]
-        return "\n".join(lines)
+        rows = ((*key, *count) for key, count in counts.items())
+        return "\n".join(f"{verb:<15}{where:<8}{calls:>6} ×{size:>14,} B" for verb, where, calls, size in rows)
 
 
 class _Recorder(Mode):

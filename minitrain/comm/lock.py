@@ -62,16 +62,11 @@ class Lock:
             os.write(self._file, who.encode())
 
     def keep(self) -> None:
-        """Take it again where somebody has removed its file, so that no second run gets in; called now and then.
-
-        Raises:
-            ValueError: Another run has come in meanwhile; names its process.
-        """
+        """Take it again where somebody has removed its file, so that no second run gets in; called now and then."""
         if not os.fstat(self._file).st_nlink:
             self.release()
             self._take()
             print(f"note: {self._folder / NAME} was removed, and is locked again", file=sys.stderr)
 
     def release(self) -> None:
-        """Release it."""
         os.close(self._file)

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CATEGORIES = ("parameters", "gradients", "optimizer states", "buffers")
-
 
 def storage_bytes(tensors: Iterable[Tensor | None], seen: set[int] | None = None) -> int:
     """Bytes of the storages behind `tensors`, each storage once; those in `seen` are left out, and added to it."""
@@ -35,16 +33,11 @@ def storage_bytes(tensors: Iterable[Tensor | None], seen: set[int] | None = None
 
 
 def optimizer_states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """Every tensor among an optimizer's states."""
     return _tensors(optimizer.state)
 
 
 def model_states(module: nn.Module, *optimizers: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes that a model's states take on this rank, by category.
-
-    Returns:
-        Bytes of "parameters", "gradients", "optimizer states" (every tensor in them, step counters too) and "buffers".
-    """
+    """Bytes that a model's states take on this rank, by category; optimizer states include their step counters."""
     seen: set[int] = set()
     return {
         "parameters": storage_bytes(module.parameters(), seen),
@@ -68,10 +61,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 class SavedActivations:
     """Counts what autograd keeps for backward: `with SavedActivations(model) as saved: loss = model(x)`.
 
-    Parameters and buffers are left out, since they are held anyway; each storage counts once.
-
-    Args:
-        *modules: The modules whose parameters and buffers are left out.
+    Parameters and buffers of these modules are left out, since they are held anyway; each storage counts once.
 
     Attributes:
         bytes: Bytes kept so far.
@@ -105,10 +95,8 @@ class SavedActivations:
 class Peak:
     """The most memory that was held at once, above what was held before: `with Peak(device) as peak: …`.
 
-    On a GPU the allocator counts; on a CPU the profiler's memory events are added up in order of time.
-
-    Attributes:
-        bytes: The peak in bytes, once the block has ended.
+    On a GPU the allocator counts; on a CPU the profiler's memory events are added up in order of time. `bytes` is the
+    peak, once the block has ended.
     """
 
     def __init__(self, device: torch.device | str = "cpu"):

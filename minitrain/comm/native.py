@@ -111,14 +111,7 @@ def broadcast(
 ) -> Handle:
     """Start copying `tensor` from rank `source` of the group to all others, in place.
 
-    Args:
-        tensor: Contiguous, of any shape; the same shape and dtype on all ranks.
-        source: The rank within `group` whose values all end with.
-        group: The ranks that talk; None means everyone.
-        check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
-
-    Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.comm.chunks.flat_view`.
+    Arguments and errors as in `all_reduce`; `source` must be a rank of the group, the same on all.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

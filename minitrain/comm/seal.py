@@ -19,11 +19,7 @@ class Foreign(RuntimeError):
 
 
 class Seal:
-    """Makes and checks codes.
-
-    Args:
-        *secrets: What only the ranks of this run know, drawn at random; both may be needed to know the secret.
-    """
+    """Makes and checks codes with what only the ranks of this run know: secrets that were drawn at random."""
 
     def __init__(self, *secrets: bytes):
         self._secret = hashlib.sha256(b"".join(secrets)).digest()
@@ -33,11 +29,7 @@ class Seal:
         return self._code(name, data) + data
 
     def open(self, name: str, sealed: bytes) -> bytes:
-        """The data of `close`.
-
-        Raises:
-            Foreign: It was written by no rank of this run, or belongs elsewhere.
-        """
+        """The data of `close`; Foreign if it was written by no rank of this run, or belongs elsewhere."""
         code, data = sealed[:LENGTH], sealed[LENGTH:]
         if not hmac.compare_digest(code, self._code(name, data)):
             raise Foreign(f"{name}: what has arrived was written by no rank of this run, and was not read")

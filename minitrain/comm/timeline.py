@@ -11,13 +11,11 @@ sending and one for receiving, each carrying one message at a time (Thakur, Rabe
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -50,31 +48,18 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time on a rank.
+    """Something that took time on a rank, in seconds since the timeline began."""
 
-    Attributes:
-        rank: The global rank.
-        lane: What is drawn in one row: "compute", "send"; a rank may have several at once.
-        kind: What decides the color: a key of `KINDS`.
-        label: What it was.
-        start: Seconds since the timeline began.
-        end: Seconds since the timeline began.
-    """
-
-    rank: int
-    lane: str
-    kind: str
+    rank: int  # the global one
+    lane: str  # what is drawn in one row: "compute", "send"; a rank may have several at once
+    kind: str  # what decides the color: a key of `KINDS`
     label: str
     start: float
     end: float
 
 
 class Timeline:
-    """Spans of this rank, on the wall's clock or a virtual one.
-
-    Args:
-        clock: None for the wall's clock.
-    """
+    """Spans of this rank, on the wall's clock (`clock` is None) or a virtual one."""
 
     def __init__(self, clock: VirtualClock | None = None):
         self.spans: list[Span] = []
@@ -119,7 +104,6 @@ class Timeline:
             Communication.observers.remove(observe)
 
     def record(self, label: str, kind: str, lane: str, start: float, end: float) -> None:
-        """Add a span whose times are known."""
         self.spans.append(Span(dist.get_rank() if dist.is_initialized() else 0, lane, kind, label, start, end))
 
     def gather(self, group: dist.ProcessGroup | None = None) -> Timeline:
@@ -131,10 +115,6 @@ class Timeline:
     def draw(self, title: str = "", unit: str = "") -> Figure:
         """A Gantt chart: a row for each rank and lane, time to the right."""
         return draw(self.spans, title, unit or ("virtual seconds" if self._clock else "seconds"))
-
-    def save_trace(self, path: str | Path) -> None:
-        """Write the spans as a Chrome trace, which https://ui.perfetto.dev opens."""
-        Path(path).write_text(json.dumps({"traceEvents": trace_events(self.spans)}), encoding="utf-8")
 
 
 class _Traced(Watch):
@@ -273,16 +253,8 @@ def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figur
         row = rows.index((span.rank, span.lane))
         axes.barh(row, span.end - span.start, left=span.start, height=0.8, color=color, hatch=hatch, edgecolor="white")
         if span.end - span.start > 0.012 * end * (1 + len(span.label)):
-            middle = (span.start + span.end) / 2
-            axes.text(
-                middle,
-                row,
-                span.label,
-                ha="center",
-                va="center",
-                fontsize=7,
-                bbox={"fc": "w", "ec": "none", "pad": 0.8},
-            )
+            middle, looks = (span.start + span.end) / 2, {"ha": "center", "va": "center", "fontsize": 7}
+            axes.text(middle, row, span.label, bbox={"fc": "w", "ec": "none", "pad": 0.8}, **looks)
     axes.set_yticks(range(len(rows)), [f"rank {rank} · {lane}" for rank, lane in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, end * 1.01)
@@ -297,7 +269,10 @@ def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figur
 
 
 def trace_events(spans: Iterable[Span]) -> list[dict[str, Any]]:
-    """Spans as events of the Chrome trace format: a process for each rank, a thread for each lane, microseconds."""
+    """Spans as events of the Chrome trace format: a process for each rank, a thread for each lane, microseconds.
+
+    https://ui.perfetto.dev opens a file of {"traceEvents": these}.
+    """
     spans = list(spans)
     lanes = sorted({(span.rank, span.lane) for span in spans})
     events: list[dict[str, Any]] = []

@@ -249,10 +249,8 @@ class World:
     ) -> Iterator[Item]:
         """Go through `items` with a progress bar on rank 0, on standard error so that output stays the same.
 
-        Args:
-            items: The items to go through.
-            what: The text next to the bar, or a function that gives it for each item.
-            total: Number of items, where `len(items)` is not available.
+        `what` is the text next to the bar, or a function that gives it for each item; `total` their number, where
+        `len(items)` is not available.
         """
         from rich.console import Console
         from rich.progress import Progress
@@ -323,14 +321,7 @@ def _name_of_gpu(place: torch.device, gpus: int, local_size: int) -> str:
 
 
 def _backend(chosen: Sequence[tuple[str, ...]]) -> str:
-    """The backend of all ranks: "nccl" if each has a GPU of its own.
-
-    Args:
-        chosen: Each rank's machine and GPU.
-
-    Raises:
-        ValueError: The ranks of some machines have GPUs of their own, and those of others have not.
-    """
+    """The backend of all ranks, by each rank's machine and GPU: "nccl" if each has a GPU of its own."""
     shared = {each[0] for each in chosen if not each[1] or chosen.count(each) > 1}
     own = [str(rank) for rank, (machine, _) in enumerate(chosen) if machine not in shared]
     if own and shared:

@@ -39,19 +39,13 @@ from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
 
-TOGETHER = 25 * 2**20 // 4
-"""Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
+TOGETHER = 25 * 2**20 // 4  # elements of layers that travel together: 25 MB in float32, as a bucket of torch's DDP
 
 
 class Replicated(Zero1):
     """Stage 0 in the form of the other stages: each rank steps all of every line, so nothing is sent after the step.
 
-    Args:
-        module: As for `Sharded`, and so the rest.
-        optimizer_class: As for `Sharded`.
-        **options: As for `Sharded`.
-        sharers: The ranks that share the batch.
-        alone: This rank; the lines are not divided.
+    `sharers` are the ranks that share the batch, `alone` is this rank; the rest is as for `Sharded`.
     """
 
     def __init__(
@@ -82,8 +76,6 @@ class Gradients:
 
     Args:
         part: This rank's part of the model. It is changed: parameters become views of lines.
-        axes: The ranks.
-        steps: Optimizer and precision.
         collectives: The collectives for gradients and parameters along dp and cp.
         tensor_collectives: The collectives for partial gradients along tp.
 
@@ -126,12 +118,7 @@ class Gradients:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
 
     def _wrap(
-        self,
-        stage: type[Sharded],
-        module: nn.Module,
-        named: dict[str, nn.Parameter],
-        comm: Comm,
-        steps: Steps,
+        self, stage: type[Sharded], module: nn.Module, named: dict[str, nn.Parameter], comm: Comm, steps: Steps
     ) -> Sharded:
         options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
         if steps.dtype in HALVES:
@@ -191,9 +178,7 @@ class Gradients:
     def step(self, lr: float, factor: float = 1.0) -> None:
         """Step the optimizers, share the new parameters, and forget the gradients.
 
-        Args:
-            lr: The learning rate.
-            factor: What gradients are multiplied by first, in the precision of what is stepped.
+        Gradients are multiplied by `factor` first, in the precision of what is stepped.
         """
         for line, _ in self.lines():
             assert line.master is not None
@@ -210,9 +195,6 @@ class Gradients:
 
         Without ZeRO and with ZeRO-1, gradients then leave during the last micro-batch's backward. With ZeRO-1 and 2,
         new parameters travel during the next forward; before they are read in another way, `wait()` has to be called.
-
-        Args:
-            part: This rank's part of the model, whose layers wait for their parameters.
         """
         first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
         # Not with experts: ranks would start two groups' messages in orders of their own, and could wait for ever.
@@ -227,7 +209,6 @@ class Gradients:
                 shard.gather_in_forward(layer for layer in layers if any(id(p) in own for p in layer.parameters()))
 
     def wait(self) -> None:
-        """Wait until all parameters have arrived."""
         for shard in self.shards:
             shard.wait()
 
@@ -264,7 +245,6 @@ class Gradients:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
         return next(iter(self.parameters.values())).device
 
 

@@ -31,33 +31,19 @@ from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, 
 
 @dataclass(frozen=True)
 class Axes:
-    """This rank's groups, and its place in each.
-
-    Attributes:
-        layout: The sizes.
-        grid: All ranks, tp varying fastest, then cp.
-        pp: The ranks of this rank's pipeline.
-        dp: The ranks that share the batch.
-        cp: The ranks that share each sequence: each has some of its tokens.
-        dp_cp: The ranks of both, which hold what this rank holds (experts apart), and average its gradient.
-        tp: The ranks that share this rank's matrices.
-        experts: The data-parallel ranks that hold all experts together.
-        replicas: The data-parallel ranks that hold the same experts.
-        alone: This rank.
-        place: This rank's place along pp, dp, cp, tp, experts, replicas, and along dp and cp together ("dp·cp").
-    """
+    """This rank's groups, and its place in each."""
 
     layout: Layout
-    grid: Int[Tensor, "pp dp cp tp"]
-    pp: dist.ProcessGroup
-    dp: dist.ProcessGroup
-    cp: dist.ProcessGroup
-    dp_cp: dist.ProcessGroup
-    tp: dist.ProcessGroup
-    experts: dist.ProcessGroup
-    replicas: dist.ProcessGroup
+    grid: Int[Tensor, "pp dp cp tp"]  # all ranks, tp varying fastest, then cp
+    pp: dist.ProcessGroup  # the ranks of this rank's pipeline
+    dp: dist.ProcessGroup  # those that share the batch
+    cp: dist.ProcessGroup  # those that share each sequence: each has some of its tokens
+    dp_cp: dist.ProcessGroup  # of both, which hold what this rank holds (experts apart), and average its gradient
+    tp: dist.ProcessGroup  # those that share this rank's matrices
+    experts: dist.ProcessGroup  # the data-parallel ranks that hold all experts together
+    replicas: dist.ProcessGroup  # the data-parallel ranks that hold the same experts
     alone: dist.ProcessGroup
-    place: dict[str, int]
+    place: dict[str, int]  # along pp, dp, cp, tp, experts, replicas, and along dp and cp together ("dp·cp")
 
     @property
     def data(self) -> Groups:
@@ -136,12 +122,9 @@ class Spread:
 
 
 def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stages: Sequence[int] = ()) -> Spread:
-    """Work out how a parameter is laid out over the ranks.
+    """How a parameter is laid out over the ranks, by its name on one device.
 
     Args:
-        name: Its name on one device.
-        parameter: This rank's.
-        axes: The ranks.
         expert: Whether it is an expert's, of which only replicas hold the same.
         stages: The places along pp that hold a copy, rising, where there are several (a tied embedding).
     """
@@ -174,8 +157,7 @@ def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stag
 def table(spreads: Iterable[Spread]) -> str:
     """The table of gradients: for each parameter, who holds the same elements, who others, and the axes of its sum.
 
-    Args:
-        spreads: Of all parameters, of one rank or several; those alike in all layers and experts share a line.
+    Parameters, of one rank or several, that are alike in all layers and experts share a line.
     """
     lines: dict[tuple[str, ...], set[int]] = {}
     # Several ranks may have the same parameter.

@@ -53,29 +53,19 @@ TIED, TABLE = "head.weight", "embedding.tokens.weight"  # the second name of a t
 
 @dataclass
 class Part:
-    """A rank's part of the model.
+    """A rank's part of the model."""
 
-    Attributes:
-        whole: The GPT itself where there is no pipeline; None where this rank has stages of it.
-        stages: This rank's stages.
-        loss: The part after the head.
-        schedule: The pipeline's.
-        ties: Parameters that several stages hold.
-        shapes: The shapes of all of the model's parameters on one device, by name.
-        parameters: This rank's, by their names on one device, each once; none before they have memory.
-    """
-
-    whole: GPT | None
+    whole: GPT | None  # the GPT itself where there is no pipeline; None where this rank has stages of it
     stages: list[Stage]
-    loss: nn.Module
+    loss: nn.Module  # the part after the head
     schedule: Schedule
-    ties: list[tied.Tie]
-    shapes: dict[str, torch.Size]
+    ties: list[tied.Tie]  # parameters that several stages hold
+    shapes: dict[str, torch.Size]  # of all of the model's parameters on one device, by name
+    # This rank's, by their names on one device, each once; none before they have memory.
     parameters: dict[str, nn.Parameter] = field(default_factory=dict)
 
     @property
     def experts(self) -> set[str]:
-        """Names of this rank's experts' parameters."""
         return {name for name in self.parameters if ".mlp.experts." in name}
 
     def holders(self, name: str) -> list[int]:

@@ -31,12 +31,9 @@ from minitrain.zero.full.stage1 import Zero1
 class OrderedSums(Zero1):
     """Stages 0 and 1 of ZeRO, whose gradients are added up in the order of micro-batches.
 
-    Each micro-batch's loss is already divided by U, so gradients are only added.
+    Each micro-batch's loss is already divided by U, so gradients are only added. The rest is as for `Sharded`.
 
     Args:
-        module: As for `Sharded`, and so the rest.
-        optimizer_class: As for `Sharded`.
-        **options: As for `Sharded`.
         sharers: The ranks that share the batch.
         divided: Those that divide the optimizer states: the same ranks, or, in stage 0, this rank alone.
         microbatches: m, of each rank.
@@ -154,11 +151,8 @@ class OrderedSums(Zero1):
 class Losses:
     """The losses of a rank's micro-batches one by one, each divided by U, with which their backward begins as well.
 
-    Args:
-        model: Returns logits and the mean loss; it is watched while it trains.
-        microbatches: m, of each rank.
-        sharers: The ranks that share the batch.
-        scale: What the loss is multiplied by before backward; called in each.
+    The model returns logits and the mean loss, and is watched while it trains. `scale` is what the loss is multiplied
+    by before each backward.
     """
 
     def __init__(self, model: nn.Module, microbatches: int, sharers: Comm, scale: Any):
@@ -195,12 +189,7 @@ def in_order(parts: Float[Tensor, " count"]) -> Float[Tensor, ""]:
 
 
 def evaluated(means: Sequence[Tensor | None], sharers: Comm) -> float:
-    """The mean of losses without gradients: this rank's of each batch, all ranks' batch by batch.
-
-    Args:
-        means: [] each.
-        sharers: The ranks that share each batch.
-    """
+    """The mean of losses without gradients: this rank's of each batch, [] each, all ranks' batch by batch."""
     own = torch.stack([mean for mean in means if mean is not None]).double()
     slots = own.new_zeros(len(means), sharers.ranks)
     slots[:, sharers.rank] = own

@@ -136,7 +136,6 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it takes."""
         return self.dp * self.pp * self.cp * self.tp
 
     @property
@@ -279,13 +278,7 @@ class Settings:
 
 
 def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> None:
-    """Check that the layout fits the model, the batch and the ranks.
-
-    Args:
-        model: The model.
-        layout: The layout.
-        steps: The steps.
-        ranks: How many ranks there are; None: as many as the layout takes.
+    """Check that the layout fits the model, the batch and the ranks (None: as many as the layout takes).
 
     Raises:
         ValueError: Names what does not fit, and lists layouts that do.
@@ -414,9 +407,9 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     _at_least(1, vars(model.sizes))
     _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "cp", "chunks", "microbatches")})
     _at_least(1, {"batch": steps.batch})
-    _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
-    _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
     rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
+    counts = {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip}
+    _at_least(0, counts | rates)
     # Products of two sizes must fit into 64 bits, and a rate into the precision of the steps.
     for most, values in ((1 << 31, vars(model.sizes)), (1e300 if steps.dtype == "float64" else 1e30, rates)):
         for name, value in values.items():
@@ -480,11 +473,7 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
 
 
 def check_whole(values: Mapping[str, Any]) -> None:
-    """Find whole numbers that are too large to be counted with.
-
-    Raises:
-        ValueError: Names it.
-    """
+    """Refuse whole numbers that are too large to be counted with."""
     for name, value in values.items():
         # torch counts in 64 bits.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:

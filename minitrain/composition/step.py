@@ -51,10 +51,8 @@ class Report(NamedTuple):
     Attributes:
         loss: Mean over the batch, in nats per token, without routers' auxiliary losses.
         norm: Of the gradient of all parameters, before clipping.
-        lr: The learning rate.
         scale: What the loss was multiplied by before backward; 1 but in float16.
         skipped: Whether no parameter was changed: a gradient overflowed in float16, or the step was a spike.
-        spike: Whether it was a spike.
     """
 
     loss: float
@@ -70,22 +68,11 @@ class NotFinite(ArithmeticError):
 
 
 class AxisCollectives(NamedTuple):
-    """The collectives of each axis. Pipeline and context parallelism send messages of their own.
+    """The collectives of each axis. Pipeline and context parallelism send messages of their own."""
 
-    Attributes:
-        dp: Gradients and parameters.
-        tp: Activations, and partial gradients.
-        ep: Tokens to experts and back.
-    """
-
-    dp: Collectives = native
-    tp: Collectives = native
-    ep: Carrier = all_to_all.native
-
-
-def no_timer(part: str) -> AbstractContextManager[Any]:
-    """A timer that measures nothing."""
-    return nullcontext()
+    dp: Collectives = native  # gradients and parameters
+    tp: Collectives = native  # activations, and partial gradients
+    ep: Carrier = all_to_all.native  # tokens to experts and back
 
 
 class Instruments(NamedTuple):
@@ -100,7 +87,7 @@ class Instruments(NamedTuple):
     """
 
     collectives: AxisCollectives = AxisCollectives()
-    timer: Timer = no_timer
+    timer: Timer = lambda part: nullcontext()  # measures nothing
     watch: Watch | None = None
 
 
@@ -132,12 +119,6 @@ class Training:
     """The training that `minitrain.train.build` has made on this rank.
 
     Attributes:
-        settings: Model, layout, steps and run.
-        device: Where this rank computes.
-        axes: The ranks.
-        part: This rank's part of the model.
-        gradients: Lines, optimizer and norm.
-        instruments: Collectives, timer, watch.
         rng: The counters that dropout and routers' noise are drawn from.
         loss_scale: What the loss is multiplied by before backward; it stays 1 but in float16.
         pipeline: Runs the stages, if there are several.
@@ -175,10 +156,9 @@ class Training:
         self.axes.close()
 
     def share(self, position: int) -> range:
-        """The samples of the next batch that this rank takes: ranks along dp divide it, all others take the same.
+        """The samples of the next batch that this rank takes, where all ranks have taken `position` before.
 
-        Args:
-            position: Samples that all ranks have taken before.
+        Ranks along dp divide the batch, all others take the same.
         """
         # By numbers of samples, so that every layout takes the same batch.
         return share(position, self.settings.steps.batch, self.axes.place["dp"], self.settings.layout.dp)
@@ -225,11 +205,9 @@ def make_pipeline(training: Training) -> Pipeline | None:
 
 
 def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float]:
-    """The mean loss over the batch, and the norm of the gradient of all parameters.
+    """The mean loss over the batch, and the norm of the gradient of all parameters, which is synchronized.
 
-    Args:
-        training: This rank's; its gradients are synchronized.
-        loss: This rank's mean loss, where it has the model's end.
+    `loss` is this rank's mean loss, where it has the model's end.
     """
     # Two numbers over all ranks: the squares of what counts here, and this rank's part of the mean loss. Everyone must
     # scale by the same norm, and stop at the same step if it is not a number.
@@ -268,14 +246,8 @@ def step_or_skip(training: Training, report: Report, factor: float) -> Report:
 def stop_if_not_finite(training: Training, report: Report, number: int, mine: range, loss: Tensor | None) -> None:
     """End the training on all ranks if loss or norm is not finite, and report where it came from.
 
-    In float16 a gradient may overflow, until the loss is not scaled any more.
-
-    Args:
-        training: This rank's.
-        report: Of the step, the same on all ranks.
-        number: Of the step.
-        mine: Numbers of this rank's samples.
-        loss: This rank's.
+    In float16 a gradient may overflow, until the loss is not scaled any more. `number` is the step's, `mine` are the
+    numbers of this rank's samples, and `loss` is its own.
 
     Raises:
         NotFinite: On all ranks, naming step, ranks and samples.
@@ -292,19 +264,13 @@ def stop_if_not_finite(training: Training, report: Report, number: int, mine: ra
     where = "; ".join(f"rank {rank}, samples {had[0]} to {had[1]}" for rank, (had, _) in enumerate(told) if had)
     names = list(dict.fromkeys(name for _, found in told for name in found))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    gradient = f"every loss is finite, but not the gradient of {', '.join(names[:3])}{more}"
+    float16 = training.settings.steps.dtype == "float16"
+    scale = f", with a loss scale of {training.loss_scale.scale:g}" if float16 else ""
     raise NotFinite(
-        f"step {number}: loss {report.loss}, norm of the gradient {report.norm}"
-        + (
-            f"; not finite on {where}"
-            if where
-            else f"; every loss is finite, but not the gradient of {', '.join(names[:3])}{more}"
-        )
-        + (
-            f", with a loss scale of {training.loss_scale.scale:g}"
-            if training.settings.steps.dtype == "float16"
-            else ""
-        )
-        + "; no parameter was changed. A lower lr, more warmup, or clipping are the usual cures"
+        f"step {number}: loss {report.loss}, norm of the gradient {report.norm}; "
+        f"{f'not finite on {where}' if where else gradient}{scale}; no parameter was changed. "
+        "A lower lr, more warmup, or clipping are the usual cures"
     )
 
 

@@ -83,20 +83,6 @@ def gathered_inputs(batch: int, seq: int, hidden: int, tensor: int) -> float:
     return whole - whole / tensor
 
 
-def computed_again(
-    batch: int,
-    seq: int,
-    hidden: int,
-    heads: int,
-    tensor: int = 1,
-    sequence_parallel: bool = False,
-    recompute: str = "none",
-) -> float:
-    """Bytes that recomputation brings back while backward is in one layer; they count once and are not in the paper."""
-    kept = layer(batch, seq, hidden, heads, tensor, sequence_parallel, recompute)
-    return layer(batch, seq, hidden, heads, tensor, sequence_parallel) - kept
-
-
 def extras(
     batch: int,
     seq: int,
@@ -144,7 +130,10 @@ def model(
 
     Under 1F1B, the first stage keeps p micro-batches of L/p layers: again L layers.
     """
-    _check_layers(layers, pipeline)
+    if layers < 1:
+        raise ValueError(f"layers={layers} must be at least 1")
+    if pipeline < 1 or layers % pipeline:
+        raise ValueError(f"layers={layers} cannot be split over pipeline={pipeline} stages; use a multiple of it")
     one = layer(batch, seq, hidden, heads, tensor, sequence_parallel, recompute)
     outside = extras(batch, seq, hidden, vocabulary, tensor, sequence_parallel, pipeline)
     return layers * one + sum(outside.values())
@@ -168,16 +157,14 @@ def peak(
     """
     stored = model(batch, seq, hidden, heads, layers, vocabulary, tensor, sequence_parallel, recompute, pipeline)
     mask, *output = extras(batch, seq, hidden, vocabulary, tensor, sequence_parallel, pipeline).values()
-    again = computed_again(batch, seq, hidden, heads, tensor, sequence_parallel, recompute)
+    # What recomputation brings back while backward is in one layer counts once, and is not in the paper.
+    shape, way = (batch, seq, hidden, heads), (tensor, sequence_parallel)
+    again = layer(*shape, *way) - layer(*shape, *way, recompute)
     return stored - sum(output) + max(sum(output), again)
 
 
 def check(tensor: int, sequence_parallel: bool, recompute: str, **sizes: int) -> None:
-    """Check that such a layer is possible.
-
-    Raises:
-        ValueError: It is not; names the argument, its value, and valid ones.
-    """
+    """Check that such a layer is possible; the ValueError names the argument, its value, and valid ones."""
     for name, size in {**sizes, "tensor": tensor}.items():
         if size < 1:
             raise ValueError(f"{name}={size} must be at least 1")
@@ -192,10 +179,3 @@ def check(tensor: int, sequence_parallel: bool, recompute: str, **sizes: int) ->
             raise ValueError(
                 f"{name}={sizes[name]} cannot be split over {tensor} tensor-parallel ranks; use a multiple of {tensor}"
             )
-
-
-def _check_layers(layers: int, pipeline: int) -> None:
-    if layers < 1:
-        raise ValueError(f"layers={layers} must be at least 1")
-    if pipeline < 1 or layers % pipeline:
-        raise ValueError(f"layers={layers} cannot be split over pipeline={pipeline} stages; use a multiple of it")

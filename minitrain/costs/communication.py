@@ -202,9 +202,6 @@ def bus_bandwidth(size: float, seconds: float, ranks: int, operation: str = "all
 
     size/seconds times 2(n−1)/n for an all-reduce; (n−1)/n for a reduce-scatter, all-gather, all-to-all, gather or
     scatter; 1 for a broadcast or reduce. `size` is S, the larger of what a rank puts in and gets out.
-
-    Raises:
-        ValueError: `operation` is unknown.
     """
     if operation not in _BUS_FACTORS:
         raise ValueError(f"operation={operation!r} is unknown; use one of {', '.join(_BUS_FACTORS)}")

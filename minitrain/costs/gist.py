@@ -30,11 +30,7 @@ def break_even(index: int, item: int = 4) -> float:
 
 
 def stash_bytes(elements: int, bits: int) -> int:
-    """Bytes of values that are kept in 16, 10 or 8 bits: 2N, 4⌈N/3⌉, since 3 values fit a word of 4 bytes, or N.
-
-    Raises:
-        ValueError: For any other width.
-    """
+    """Bytes of values that are kept in 16, 10 or 8 bits: 2N, 4⌈N/3⌉, since 3 values fit a word of 4 bytes, or N."""
     sizes = {16: 2 * elements, 10: 4 * -(-elements // 3), 8: elements}
     if bits not in sizes:
         raise ValueError(f"bits={bits} must be one of {', '.join(map(str, sizes))}")

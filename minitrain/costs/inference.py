@@ -32,11 +32,6 @@ def gpt_parameters(layers: int, hidden: int, kv_hidden: int, vocabulary: int) ->
     return layers * (10 * hidden**2 + 2 * hidden * kv_hidden) + hidden * vocabulary
 
 
-# Touvron et al. 2023, "Llama 2", table 1 and §2.2, and its published configuration: 80 layers, 64 heads of 128, 8 key
-# and value heads, three MLP matrices 28,672 wide, 32,000 words.
-LLAMA_2_70B = Model(80, 8192, 64, 8, 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 32000 * 8192)
-
-
 def cache_bytes(
     layers: int, kv_heads: int, head: int, tokens: int, batch: int, item: int = 2, tensor: int = 1, pipeline: int = 1
 ) -> int:

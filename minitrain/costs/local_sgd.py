@@ -10,11 +10,7 @@ from collections.abc import Sequence
 
 
 def rounds(steps: int, every: int) -> int:
-    """⌊T/H⌋ averages in T steps.
-
-    Raises:
-        ValueError: H is less than 1.
-    """
+    """⌊T/H⌋ averages in T steps, for H ≥ 1."""
     if every < 1:
         raise ValueError(f"every={every} must be at least 1, the number of steps between two averages")
     return steps // every

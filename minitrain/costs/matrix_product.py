@@ -29,28 +29,19 @@ def to_everyone_bytes(elements: int, ranks: int, item: int = 4) -> int:
 
 
 def by_data(rows: int, inner: int, columns: int, ranks: int, rank: int, item: int = 4) -> SplitCost:
-    """X by rows, W whole on every rank: ∂W is summed in backward.
-
-    Source: Li et al. 2020, "PyTorch Distributed", §2.2.
-    """
+    """X by rows, W whole on every rank: ∂W is summed in backward (Li et al. 2020, "PyTorch Distributed", §2.2)."""
     held = item * (share(rows, ranks, rank) * inner + inner * columns)
     return SplitCost(held, 0, to_everyone_bytes(inner * columns, ranks, item), ranks - 1)
 
 
 def by_columns(rows: int, inner: int, columns: int, ranks: int, rank: int, item: int = 4) -> SplitCost:
-    """W by columns, X whole on every rank: ∂X is summed in backward.
-
-    Source: Shoeybi et al. 2019, "Megatron-LM", §3.
-    """
+    """W by columns, X whole on every rank: ∂X is summed in backward (Shoeybi et al. 2019, "Megatron-LM", §3)."""
     held = item * (rows * inner + inner * share(columns, ranks, rank))
     return SplitCost(held, 0, to_everyone_bytes(rows * inner, ranks, item), ranks - 1)
 
 
 def by_rows(rows: int, inner: int, columns: int, ranks: int, rank: int, item: int = 4) -> SplitCost:
-    """W by rows and X by columns: Y is summed in forward.
-
-    Source: Shoeybi et al. 2019, "Megatron-LM", §3.
-    """
+    """W by rows and X by columns: Y is summed in forward (Shoeybi et al. 2019, "Megatron-LM", §3)."""
     mine = share(inner, ranks, rank)
     held = item * (rows * mine + mine * columns)
     return SplitCost(held, to_everyone_bytes(rows * columns, ranks, item), 0, ranks - 1)

@@ -42,8 +42,7 @@ def gpt_layer_parameters(hidden: int) -> int:
     """12h² + 13h parameters of one block: matrices, biases, and two norms (Radford et al. 2019, §2.3)."""
     attention = 4 * (hidden * hidden + hidden)
     mlp = 2 * 4 * hidden * hidden + (4 * hidden + hidden)
-    norms = 2 * 2 * hidden
-    return attention + mlp + norms
+    return attention + mlp + 2 * 2 * hidden
 
 
 def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, tied: bool = True) -> int:
@@ -63,9 +62,6 @@ def gpt_shard_parameters(
 
     Divided are matrices, biases of the column-parallel ones (3h + 4h of a layer), and the vocabulary; norms, the biases
     added after the sum (2h of a layer) and positions are on each rank (Shoeybi et al. 2019, "Megatron-LM", §3).
-
-    Raises:
-        ValueError: `hidden` cannot be split over `tensor`.
     """
     if hidden % tensor:
         raise ValueError(

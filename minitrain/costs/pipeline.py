@@ -24,10 +24,7 @@ def ideal_time(microbatches: int, forward: Time, backward: Time, weight: Time = 
 
 
 def bubble(ranks: int, forward: Time, backward: Time, weight: Time = 0, chunks: int = 1) -> Time:
-    """(p−1)(F+I+W)/v: of GPipe and 1F1B for v = 1, of interleaved 1F1B where p divides m.
-
-    Source: Narayanan et al. 2021, §2.2.1 for v = 1, §2.2.2 for chunks.
-    """
+    """(p−1)(F+I+W)/v: GPipe and 1F1B for v = 1, interleaved where p divides m (Narayanan et al. 2021, §2.2)."""
     return Fraction(ranks - 1, chunks) * (forward + backward + weight)
 
 
@@ -127,10 +124,7 @@ def vertical_sync_versions(ranks: int) -> int:
 
 
 def two_buffered_versions() -> int:
-    """2, whatever p, with an update after every k of the N micro-batches, N ≥ 2k.
-
-    Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1.
-    """
+    """2, whatever p, with an update after every k of the N micro-batches, N ≥ 2k (Narayanan et al. 2021, 2BW, §3.1)."""
     return 2
 
 
@@ -148,5 +142,8 @@ def vertical_sync_staleness(ranks: int) -> int:
 
 
 def two_buffered_staleness() -> int:
-    """1 on every rank: w(t+1) = w(t) − ν·∇f(w(t−1)) (Narayanan et al. 2021, 2BW, §3.1)."""
+    """1 on every rank: w(t+1) = w(t) − ν·∇f(w(t−1)).
+
+    Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", 2BW, §3.1.
+    """
     return 1

@@ -35,10 +35,7 @@ class TrafficWays(NamedTuple):
 
 
 def layer_calls(keep_gathered: bool = False) -> Ways:
-    """In forward, g before attention and MLP, ḡ after them; in backward the conjugates, and g again if not kept.
-
-    Source: Korthikanti et al. 2022, §4.2.2.
-    """
+    """g before attention and MLP, ḡ after; backward the conjugates, g again if not kept (Korthikanti 2022, §4.2.2)."""
     return Ways(Calls(2, 2), Calls(2 + 2 * (not keep_gathered), 2))
 
 
@@ -88,13 +85,7 @@ STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
 
 
 def deviations(
-    batch: int,
-    seq: int,
-    hidden: int,
-    heads: int,
-    tensor: int = 1,
-    sequence_parallel: bool = False,
-    statistic: int = 2,
+    batch: int, seq: int, tensor: int = 1, sequence_parallel: bool = False, statistic: int = 2
 ) -> dict[str, float]:
     """Bytes that torch keeps in a layer beyond the account of the paper: statistics of norms, and an s × s causal mask.
 
@@ -123,4 +114,4 @@ def kept_terms(
     if sequence_parallel and keep_gathered:
         for name in ("query, key, value projections: their input", "up projection: its input"):
             terms[name] += gathered_inputs(batch, seq, hidden, tensor) / 2
-    return terms | deviations(batch, seq, hidden, heads, tensor, sequence_parallel, statistic)
+    return terms | deviations(batch, seq, tensor, sequence_parallel, statistic)

@@ -15,6 +15,11 @@ from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, rin
 STAGES = (0, 1, 2, 3)
 
 
+def _check(stage: int) -> None:
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+
+
 def state_bytes(
     stage: int,
     parameters: float,
@@ -23,13 +28,8 @@ def state_bytes(
     gradient_bytes: int = 2,
     optimizer_bytes: int = 12,
 ) -> dict[str, float]:
-    """Bytes on each rank, by category; stage 1 divides optimizer states by n, stage 2 gradients too, stage 3 all (§5).
-
-    Raises:
-        ValueError: There is no such stage.
-    """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    """Bytes on each rank, by category: stage 1 divides optimizer states by n, 2 gradients too, 3 all (§5)."""
+    _check(stage)
     bytes_each = {"optimizer states": optimizer_bytes, "gradients": gradient_bytes, "parameters": parameter_bytes}
     held = {
         name: size * parameters / (ranks if stage >= first else 1)
@@ -43,8 +43,7 @@ def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
 
     Reduce-scatter and all-gather are Ψ each; stage 2 reduce-scatters each micro-batch's gradients (§7.2, for A = 1).
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    _check(stage)
     return {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage] * parameters
 
 
@@ -85,8 +84,7 @@ def held(
         counter: c, bytes of the step counter: 4 in torch's AdamW, 0 in its SGD.
         gradient_item: Bytes of a gradient's element; None: as many as of its parameter's.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    _check(stage)
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
     for elements, item_size, tensors, trainable in lines:
         shard = shard_elements(elements, ranks)

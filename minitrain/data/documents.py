@@ -18,36 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PIECE = 16 << 20
-"""Bytes of a file that are read by one process; a file is not cut where it is compressed."""
-
-LONGEST = 1 << 20
-"""Bytes of a plain text that make one document, about: longer files are cut at ends of lines."""
-
-TAIL = 64 << 10
-"""Bytes that a part of it may have more, to end with a line."""
-
-LINE = 64 << 20
-"""Bytes of a line of JSON, at most: it is read whole."""
-
+PIECE = 16 << 20  # bytes of a file that are read by one process; a file is not cut where it is compressed
+LONGEST = 1 << 20  # bytes of a plain text that make one document, about: longer files are cut at ends of lines
+TAIL = 64 << 10  # bytes that a part of it may have more, to end with a line
+LINE = 64 << 20  # bytes of a line of JSON, at most: it is read whole
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-NAMED = 5
-"""Notes that are told; of others, how many there are."""
+NAMED = 5  # notes that are told; of others, how many there are
 
 
 @dataclass(frozen=True)
 class Files:
-    """What was found at a path.
+    """What was found at a path."""
 
-    Attributes:
-        paths: Files with text, in sorted order of their paths.
-        binary: How many files were left out since they hold no text.
-        notes: What else was left out, in words, and how much of it.
-    """
-
-    paths: tuple[Path, ...]
-    binary: int
-    notes: Mapping[str, int] = field(default_factory=dict)
+    paths: tuple[Path, ...]  # files with text, in sorted order
+    binary: int  # files that were left out since they hold no text
+    notes: Mapping[str, int] = field(default_factory=dict)  # what else was left out, in words, and how much of it
 
     @classmethod
     def at(cls, path: Path, keep: Callable[[Path], bool] | None = None) -> Files:
@@ -56,12 +41,10 @@ class Files:
         A link in a folder leads to a file that is there already, or to one elsewhere that nobody asked for.
 
         Args:
-            path: Of a file or a folder.
             keep: Whether to take a file, by its path within the folder; None takes those that are not hidden.
 
         Raises:
-            FileNotFoundError: If there is nothing at the path.
-            ValueError: If there is no text.
+            FileNotFoundError, ValueError: There is nothing at the path, or no text.
         """
         if not path.exists():
             raise FileNotFoundError(f"data={str(path)!r} is no file and no folder; use a path that exists")
@@ -82,7 +65,14 @@ class Files:
 
     def pieces(self) -> list[Piece]:
         """All of it, in parts that can be read apart."""
-        return [piece for path in self.paths for piece in _pieces(path)]
+        found = []
+        for path in self.paths:
+            if is_compressed(path):
+                found.append(Piece(path, 0, 1 << 62))
+            else:
+                size = path.stat().st_size
+                found += [Piece(path, begin, min(begin + PIECE, size)) for begin in range(0, size, PIECE)]
+        return found
 
 
 def described(binary: int, notes: Mapping[str, int]) -> str:
@@ -121,11 +111,8 @@ class Piece:
     def documents(self, field: str = "text") -> Iterator[tuple[bytes, bool]]:
         """The documents, and of each whether it ends here: a long text comes in several parts.
 
-        Args:
-            field: Of a line of JSON, which has the text.
-
         Raises:
-            ValueError: If a line is no JSON, or has no text in that field; names file and line.
+            ValueError: A line is no JSON, or has no text in its `field`; names file and line.
         """
         with opened(self.path) as file:
             if has_lines(self.path):
@@ -184,21 +171,13 @@ def cut(text: bytes, from_end: bool = True) -> int:
     return next((place for place in places if text[place] & 0xC0 != 0x80), len(text))
 
 
-def _pieces(path: Path) -> list[Piece]:
-    size = path.stat().st_size
-    if is_compressed(path):
-        return [Piece(path, 0, 1 << 62)]
-    return [Piece(path, begin, min(begin + PIECE, size)) for begin in range(0, size, PIECE)]
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """A file to read, uncompressed.
 
     Raises:
-        ValueError: If it is compressed with zstd and the package zstandard is not installed; if it is cut off or
-            damaged.
-        OSError: If it cannot be read; both name it.
+        ValueError: It is cut off or damaged, or needs the package zstandard, which is not installed.
+        OSError: It cannot be read; both name it.
     """
     try:
         if path.suffix == ".gz":

@@ -24,21 +24,13 @@ Split = Literal["training", "validation"]
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of tokens.
+    """A file of tokens."""
 
-    Attributes:
-        name: Of its files, without their ends.
-        split: Whether it is to learn from, or held out.
-        tokens: How many there are, marks of ends among them.
-        documents: How many documents end in it.
-        sha256: Of the tokens' file, then the file of ends.
-    """
-
-    name: str
+    name: str  # of its files, without their ends
     split: Split
-    tokens: int
-    documents: int
-    sha256: str
+    tokens: int  # marks of ends among them
+    documents: int  # that end in it
+    sha256: str  # of the tokens' file, then the file of ends
 
     def files(self, folder: Path) -> tuple[Path, Path]:
         """Its tokens, and the ends of its documents."""
@@ -82,7 +74,6 @@ class Manifest:
         return [shard for shard in self.shards if shard.split == split]
 
     def tokens(self, split: Split) -> int:
-        """How many tokens one part has."""
         return sum(shard.tokens for shard in self.of(split))
 
     def write(self, folder: Path) -> None:
@@ -99,11 +90,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder.
-
-        Raises:
-            ValueError: If it cannot be read, or is of another version.
-        """
+        """The manifest of a folder; a ValueError says why it cannot be read."""
         path = folder / NAME
         try:
             found = json.loads(path.read_text("utf-8"))
@@ -122,12 +109,7 @@ class Manifest:
             raise ValueError(f"{path} is no manifest of prepared data: {error}; prepare the data again") from error
 
     def damaged(self, folder: Path, quick: bool = False) -> Iterator[tuple[Shard, str]]:
-        """The shards whose files are not as they were written, and what is wrong with each.
-
-        Args:
-            folder: Where they are.
-            quick: Look only at the sizes of files, not at what is in them.
-        """
+        """The shards whose files are not as they were written, and what is wrong with each; `quick`: sizes alone."""
         for shard in self.shards:
             tokens, ends = shard.files(folder)
             for file, size in ((tokens, shard.tokens * self.item), (ends, shard.documents * 8)):

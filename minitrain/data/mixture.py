@@ -59,11 +59,7 @@ class Mixture:
         return [block * count + given[source] for source, count in enumerate(self.counts)]
 
     def take(self, samples: Iterable[int]) -> Batch:
-        """The samples of these numbers, in their order.
-
-        Returns:
-            Inputs and targets, each [samples, seq].
-        """
+        """Inputs and targets of the samples of these numbers, each [samples, seq], in their order."""
         drawn = [self.sources[source].take([number]) for source, number in map(self.place, samples)]
         if not drawn:
             return self.sources[0].take([])

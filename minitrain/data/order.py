@@ -21,13 +21,7 @@ _MASK = 2**64 - 1
 def shuffled(place: int, count: int, key: int) -> int:
     """Where a random order of `count` numbers has put the one at `place`; each place gets another number.
 
-    Args:
-        place: In [0, count).
-        count: How many numbers there are.
-        key: Of the order, 64 bits; see `key_of`.
-
-    Raises:
-        ValueError: If `place` is not in [0, count).
+    `place` is in [0, count), and `key` is the order's, 64 bits; see `key_of`.
     """
     if not 0 <= place < count:
         raise ValueError(f"place={place} is not in an order of {count}; use 0 to {count - 1}")

@@ -16,7 +16,6 @@ class Prefetched:
     Also called prefetch (DataLoader's `prefetch_factor`, tf.data).
 
     Args:
-        samples: The training data.
         batch: Samples by which the next request of this rank lies further on: those of all ranks in a step.
         device: Where a step computes. For a GPU batches are put into pinned memory, from which they are copied without
             waiting.
@@ -29,11 +28,7 @@ class Prefetched:
         self._next: tuple[range, Future[Batch]] | None = None
 
     def take(self, samples: Iterable[int]) -> Batch:
-        """Inputs and targets, each [samples, seq]; the next batch is then being read.
-
-        Raises:
-            ValueError, OSError: As of the samples themselves, when they are asked for.
-        """
+        """Inputs and targets, each [samples, seq]; the next batch is then being read."""
         ahead, self._next = self._next, None
         if ahead and ahead[0] == samples:
             coming = ahead[1]

@@ -35,12 +35,8 @@ from minitrain.data.tokenizer import BYTES, TOGETHER, Bytes, Pairs, Tokenizer, a
 SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 """Bytes of text in a shard, at least and at most, and how many shards there are between these."""
 
-LEARN = 64 << 20
-"""Bytes of text in which pairs are counted."""
-
-PASSAGE = 1 << 20
-"""Bytes of a file that are either all among these, or none of them."""
-
+LEARN = 64 << 20  # bytes of text in which pairs are counted
+PASSAGE = 1 << 20  # bytes of a file that are either all among these, or none of them
 PLAN = "plan.json"  # exists until all shards do, and says what they are of
 
 
@@ -287,7 +283,6 @@ def _some(pieces: Sequence[Piece], field: str) -> Iterator[bytes]:
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The pieces of each shard."""
     enough = min(max(sum(piece.size for piece in pieces) // SHARDS, SMALLEST), LARGEST)
     group, size = [], 0
     for piece in pieces:
@@ -335,16 +330,9 @@ def _recorded(work: Work) -> tuple[list[Shard], dict[str, int]] | None:
 
 
 def _on_processes(
-    count: int,
-    task: Callable[..., None],
-    calls: Sequence[tuple],
-    advance: Callable[[], None] = lambda: None,
+    count: int, task: Callable[..., None], calls: Sequence[tuple], advance: Callable[[], None] = lambda: None
 ) -> None:
-    """Do a task on other processes, once for each call; whatever ends this process or its wait ends them, too.
-
-    Raises:
-        OSError: A process was killed.
-    """
+    """Do a task on other processes, once for each call; whatever ends this process or its wait ends them, too."""
     # Spawned: a process that is forked would share the threads of a tokenizer.
     context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
     with ProcessPoolExecutor(count, context, _begin, (count,)) as pool:

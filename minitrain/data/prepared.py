@@ -22,15 +22,11 @@ from minitrain.data.order import key_of, shuffled
 from minitrain.data.text import Batch, bigram_entropy, check_seq
 from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer
 
-COUNTED = 1 << 22
-"""Tokens of the validation part, at most, of which pairs are counted."""
+COUNTED = 1 << 22  # tokens of the validation part, at most, of which pairs are counted
 
 
 class Prepared:
     """A folder that `python -m minitrain.prepare` has written.
-
-    Args:
-        folder: With a manifest.
 
     Raises:
         ValueError: If the manifest cannot be read, or a shard is missing or of another size: names it.
@@ -49,11 +45,9 @@ class Prepared:
                 raise ValueError(f"{file} is not the tokenizer that the shards were made with; prepare the data again")
 
     def samples(self, seq: int, seed: int = 0) -> Windows:
-        """The training part in samples of `seq` tokens."""
         return Windows(self.folder, self.manifest, self.manifest.of("training"), seq, seed)
 
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation part has."""
         return self._held_out(seq).per_epoch
 
     def held_out(self, seq: int, count: int) -> Batch:
@@ -83,20 +77,9 @@ class Prepared:
 
 
 class Windows:
-    """An endless, numbered sequence of windows of some shards, in random order.
+    """An endless, numbered sequence of windows of some shards of a folder, in random order.
 
-    Args:
-        folder: Where the shards are.
-        manifest: Of the folder.
-        shards: Which of them.
-        seq: Tokens in a sample. A window has one more, since each token's target is the one after it.
-        seed: Of the order.
-
-    Attributes:
-        per_epoch: Windows in an epoch.
-
-    Raises:
-        ValueError: If no shard has a window.
+    A window has one token more than a sample, since each token's target is the one after it.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shards: list[Shard], seq: int, seed: int = 0):
@@ -104,7 +87,7 @@ class Windows:
         self.folder, self.manifest, self.shards, self.seq, self.seed = folder, manifest, shards, seq, seed
         self._counts = [max(0, (shard.tokens - 1) // seq) for shard in shards]
         self._ends = list(accumulate(self._counts))
-        self.per_epoch = self._ends[-1] if self._ends else 0
+        self.per_epoch = self._ends[-1] if self._ends else 0  # windows
         if not self.per_epoch:
             most = max((shard.tokens for shard in shards), default=0)
             split = shards[0].split if shards else "this"

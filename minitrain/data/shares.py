@@ -9,34 +9,20 @@ from pathlib import Path
 from minitrain.data.documents import has_lines
 from minitrain.data.manifest import Manifest, is_prepared
 
-BLOCK = 1000
-"""Samples in which every source has exactly its share."""
+BLOCK = 1000  # samples in which every source has exactly its share
 
 
 @dataclass(frozen=True)
 class Share:
-    """A source in a mixture: what the command line writes as code=0.3:path.
-
-    Attributes:
-        name: For reports.
-        weight: Part of the samples, with three decimals at most.
-        data: As `--data` takes it.
-    """
+    """A source in a mixture: what the command line writes as code=0.3:path."""
 
     name: str
-    weight: float
-    data: str
+    weight: float  # part of the samples, with three decimals at most
+    data: str  # as `--data` takes it
 
 
 def parse(mix: Sequence[str]) -> list[Share]:
-    """The shares that a command line names.
-
-    Args:
-        mix: Each as name=weight:data.
-
-    Raises:
-        ValueError: If one cannot be read, two have the same name, or their weights do not sum to 1.
-    """
+    """The shares that a command line names, each as name=weight:data; names differ, and weights sum to 1."""
     shares = []
     for text in mix:
         name, equals, rest = text.partition("=")
@@ -60,16 +46,7 @@ def parse(mix: Sequence[str]) -> list[Share]:
 
 
 def vocabulary_of(data: str, mix: Sequence[str], preset: int) -> int:
-    """The vocabulary of a model that is told none: that of prepared data; of other texts the preset's, if large enough.
-
-    Args:
-        data: As `--data` takes it.
-        mix: As `--mix` takes it.
-        preset: The vocabulary of the model's preset.
-
-    Raises:
-        ValueError: If a mixture or a manifest cannot be read.
-    """
+    """The vocabulary of a model that is told none: that of prepared data, or the preset's if it is large enough."""
     paths = [Path(share.data) for share in parse(mix)] if mix else [Path(data)]
     if prepared := [Manifest.read(path).vocabulary for path in paths if str(path) != "." and is_prepared(path)]:
         return max(prepared)

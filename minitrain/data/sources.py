@@ -40,19 +40,15 @@ class Source(Protocol):
 
     def samples(self, seq: int, seed: int = 0) -> Numbered:
         """The training part in samples of `seq` tokens."""
-        ...
 
     def windows(self, seq: int) -> int:
         """How many windows of `seq` tokens the validation part has."""
-        ...
 
     def held_out(self, seq: int, count: int) -> Batch:
-        """So many windows of the validation part, evenly spread."""
-        ...
+        """So many windows of the validation part, evenly spread; of a short one some come more than once."""
 
     def bigram(self) -> float:
         """The entropy of a token of the validation part given the one before it, in nats."""
-        ...
 
     def __str__(self) -> str: ...
 
@@ -75,15 +71,13 @@ def load(data: str = "reference", mix: Sequence[str] = ()) -> Source:
 class Mixed:
     """Several sources, each in its share, of samples and of what is evaluated.
 
-    Args:
-        shares: The sources and their weights.
-
     Raises:
         FileNotFoundError, ValueError: If a source cannot be used, or their tokens mean different things.
     """
 
     def __init__(self, shares: Sequence[Share]):
         self.shares, self.sources = list(shares), [load(share.data) for share in shares]
+        self._weights = [share.weight for share in shares]
         self.name = " + ".join(f"{share.name} {share.weight:g}" for share in shares)
         first, sizes = self.sources[0], [source.tokenizer.size for source in self.sources]
         for share, source in zip(self.shares, self.sources, strict=True):
@@ -93,21 +87,14 @@ class Mixed:
                     "prepare both with --tokenizer and the same file"
                 )
         self.tokenizer = self.sources[sizes.index(max(sizes))].tokenizer  # bytes with end marks and without
-        about = [
-            f"{share.name}={share.weight}:{source.sha256}" for share, source in zip(shares, self.sources, strict=True)
-        ]
-        self.sha256 = hashlib.sha256("\n".join(about).encode()).hexdigest()
+        pairs = zip(shares, self.sources, strict=True)
+        about = "\n".join(f"{share.name}={share.weight}:{source.sha256}" for share, source in pairs)
+        self.sha256 = hashlib.sha256(about.encode()).hexdigest()
 
     def samples(self, seq: int, seed: int = 0) -> Mixture:
-        """The training parts in samples of `seq` tokens, each as often as its share says."""
         return Mixture([source.samples(seq, seed) for source in self.sources], self._weights, seed)
 
-    @property
-    def _weights(self) -> list[float]:
-        return [share.weight for share in self.shares]
-
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation parts have."""
         return sum(source.windows(seq) for source in self.sources)
 
     def held_out(self, seq: int, count: int) -> Batch:
@@ -139,8 +126,6 @@ class Mixed:
         return sum(weight * source.bigram() for weight, source in zip(self._weights, self.sources, strict=True))
 
     def __str__(self) -> str:
-        rows = [
-            f"  {share.weight:.1%} {share.name}: {source}"
-            for share, source in zip(self.shares, self.sources, strict=True)
-        ]
+        pairs = zip(self.shares, self.sources, strict=True)
+        rows = [f"  {share.weight:.1%} {share.name}: {source}" for share, source in pairs]
         return "\n".join([f"{len(rows)} sources", *rows])

@@ -27,14 +27,9 @@ from torch import Tensor
 from minitrain.data.documents import Files, described, has_lines, is_library_source
 from minitrain.data.tokenizer import Bytes, Tokenizer
 
-VOCABULARY = 256
-"""Number of different tokens: a token is a byte."""
-
-VALIDATION_SHARE = 0.1
-"""Part of a text that is held out."""
-
-LARGEST = 1 << 30
-"""Bytes of files that are read into memory; more have to be prepared."""
+VOCABULARY = 256  # a token is a byte
+VALIDATION_SHARE = 0.1  # part of a text that is held out
+LARGEST = 1 << 30  # bytes of files that are read into memory; more have to be prepared
 
 Batch = tuple[Int64[Tensor, "samples seq"], Int64[Tensor, "samples seq"]]
 """Inputs and targets of some samples: the targets are the same windows one token further on."""
@@ -145,21 +140,17 @@ class Text:
         return hashlib.sha256(torch.cat([self.training, self.validation]).numpy().tobytes()).hexdigest()
 
     def samples(self, seq: int, seed: int = 0) -> Samples:
-        """The training part in samples of `seq` tokens."""
         return Samples(self.training, seq, seed)
 
     def windows(self, seq: int) -> int:
-        """How many windows of `seq` tokens the validation part has."""
         check_window(self.validation, seq, "validation part")
         return (len(self.validation) - 1) // seq
 
     def held_out(self, seq: int, count: int) -> Batch:
-        """So many windows of the validation part, evenly spread; of a short one some come more than once."""
         starts = torch.arange(count) * self.windows(seq) // count * seq
         return cut_windows(self.validation, starts, seq)
 
     def bigram(self) -> float:
-        """The entropy of a token of the validation part given the one before it, in nats."""
         return bigram_entropy(self.validation)
 
     def __str__(self) -> str:
@@ -266,11 +257,7 @@ class Samples:
         return int(self._starts[place])
 
     def take(self, samples: Iterable[int]) -> Batch:
-        """The samples of these numbers.
-
-        Raises:
-            ValueError: If a number is negative.
-        """
+        """The samples of these numbers, none of which may be negative."""
         samples = list(samples)
         if samples and min(samples) < 0:
             raise ValueError(f"samples={min(samples)} must not be negative; the first sample is number 0")
@@ -278,20 +265,7 @@ class Samples:
         return cut_windows(self.text, starts, self.seq)
 
     def batch(self, step: int, global_batch: int, rank: int = 0, ranks: int = 1) -> Batch:
-        """This rank's part of the samples of one step, when every step takes `global_batch` of them.
-
-        Args:
-            step: Number of the step, from 0.
-            global_batch: Samples that all ranks together take in a step. Micro-batches are cut from a part.
-            rank: This rank, among those that share the batch.
-            ranks: Number of ranks that share the batch; they must divide it.
-
-        Returns:
-            Inputs and targets of `global_batch / ranks` samples.
-
-        Raises:
-            ValueError: If the batch cannot be shared by these ranks.
-        """
+        """This rank's part of the samples of step number `step`, from 0; the other arguments are those of `share`."""
         return self.take(share(step * global_batch, global_batch, rank, ranks))
 
 
@@ -372,12 +346,6 @@ def bigram_entropy(text: Integer[Tensor, " tokens"]) -> float:
     No such table does better on it, so a model with a lower loss on the same text uses more than the last
     byte. As an estimate for the language it is too low (Miller 1955): what follows a byte that was seen once
     counts as certain.
-
-    Args:
-        text: At least two bytes.
-
-    Raises:
-        ValueError: If there is no pair to count.
     """
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has no pair of bytes; use a text of at least 2")

@@ -18,11 +18,8 @@ import numpy as np
 from minitrain.data.documents import cut
 
 BYTES = "bytes"
-END = "<|endoftext|>"
-"""The token after each document, as GPT-2 calls it."""
-
-TOGETHER = 1 << 20
-"""Bytes of text that are encoded at once: the package needs two hundred times as many."""
+END = "<|endoftext|>"  # the token after each document, as GPT-2 calls it
+TOGETHER = 1 << 20  # bytes of text that are encoded at once: the package needs two hundred times as many
 
 
 @runtime_checkable
@@ -41,11 +38,9 @@ class Tokenizer(Protocol):
 
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         """The tokens of each document, integers without a mark at the end."""
-        ...
 
     def decode(self, tokens: Iterable[int]) -> bytes:
         """The text; an end of a document becomes an empty line."""
-        ...
 
 
 class Bytes:
@@ -101,11 +96,7 @@ class Pairs:
         self.size: int = max(self._inner.get_vocab().values()) + 1  # some files have gaps
 
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
-        """The tokens of each document, integers without a mark at the end.
-
-        Raises:
-            ValueError: If a document is no UTF-8 (`as_utf8`), or the package refuses it.
-        """
+        """As of `Tokenizer`; a document that is no UTF-8 (`as_utf8`) is a ValueError."""
         parts = [(row, part) for row, document in enumerate(documents) for part in _parts(document)]
         found: list[list[np.ndarray]] = [[] for _ in documents]
         for batch in _batches(parts):
@@ -145,11 +136,8 @@ def train(documents: Iterator[bytes], vocabulary: int, path: Path) -> None:
 
     Args:
         documents: What to count in.
-        vocabulary: Tokens that there are to be: 256 bytes, the end of a document, and pairs.
+        vocabulary: Tokens that there are to be: 256 bytes, the end of a document, and pairs, at least one.
         path: The file to write.
-
-    Raises:
-        ValueError: If the vocabulary has no room for any pair.
     """
     if vocabulary <= 257:
         raise ValueError(f"vocabulary={vocabulary} has no room for pairs beside 256 bytes and an end mark; use 32768")
@@ -199,11 +187,7 @@ def _batches(parts: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, byt
 
 
 def package() -> Any:
-    """The package `tokenizers`.
-
-    Raises:
-        ValueError: If it is not installed.
-    """
+    """The package `tokenizers`; a ValueError where it is not installed."""
     if importlib.util.find_spec("tokenizers") is None:
         raise ValueError("byte-pair encoding needs the package tokenizers: pip install tokenizers; or use bytes")
     import tokenizers

@@ -85,5 +85,4 @@ class GPTConfig:
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
         return self.hidden // self.heads

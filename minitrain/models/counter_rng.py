@@ -95,11 +95,7 @@ def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*colu
 
 
 def uniform(words: str, tokens: Int[Tensor, " tokens"], columns: int) -> Float[Tensor, "tokens columns"]:
-    """Numbers between 0 and 1, evenly distributed: `bits` of this many columns for each token.
-
-    Returns:
-        float64, neither 0 nor 1.
-    """
+    """Numbers between 0 and 1, neither of them included, evenly distributed: `bits` of this many columns per token."""
     return (bits(words, tokens[:, None], torch.arange(columns, device=tokens.device)).double() + 0.5) / 2**32
 
 

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
 
-IGNORE = -100
-"""Targets of this value take no part in the loss (torch's own default `ignore_index`)."""
+IGNORE = -100  # targets of this value take no part in the loss (torch's own default `ignore_index`)
 
 
 class Positions(nn.Module):
@@ -216,9 +215,6 @@ class GPT(nn.Module):
 
         Returns:
             The logits, [batch, seq, vocabulary], and the mean loss in nats per token, [] (None without targets).
-
-        Raises:
-            ValueError: If the sequence is longer than `config.positions`.
         """
         x = self.embedding(tokens)  # [batch, seq, hidden]
         for block in self.blocks:
@@ -265,16 +261,9 @@ class GPT(nn.Module):
             self.train(was_training)  # also where somebody has stopped it
         return tokens
 
-    def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters in `embedding`, `blocks`, `norm` and `head`; a tied head counts as 0."""
-        counts = dict.fromkeys(["embedding", "blocks", "norm", "head"], 0)
-        for name, parameter in self.named_parameters():
-            counts[name.partition(".")[0]] += parameter.numel()
-        return counts
-
     def parameter_count(self) -> int:
         """Number of parameters, a tied weight counted once."""
-        return sum(self.parameter_counts().values())
+        return sum(parameter.numel() for parameter in self.parameters())
 
 
 def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
@@ -291,9 +280,6 @@ def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> T
         shape: Its whole shape.
         layers: Number of blocks of the whole model.
         seed: Any integer.
-
-    Returns:
-        A float32 tensor on the CPU.
     """
     if name.endswith("bias"):
         return torch.zeros(*shape, dtype=torch.float32, device="cpu")

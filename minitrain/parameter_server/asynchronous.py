@@ -76,13 +76,11 @@ class AsynchronousServer:
         return self.staleness is None or lead <= self.staleness
 
     def answer(self, worker: int) -> None:
-        """Serve one pull."""
         self.pulled[worker] = len(self.log)
         # Waited for, so that no push changes the parameters while they are being sent.
         send(self.flat, worker, self.group).wait()
 
     def take(self, worker: int) -> Tensor:
-        """Receive one push."""
         push = torch.empty_like(self.flat)  # [elements]
         # Its gradients, into memory of their own, since other pushes arrive at the same time.
         receive(push, worker, self.group).wait()

@@ -25,11 +25,9 @@ class LossScale:
     """`scaled(loss).backward()`, then `if unscale(gradients): optimizer.step()`, then `update()`.
 
     Args:
-        scale: To begin with.
         every: Steps without an overflow after which the scale is doubled.
         hysteresis: Overflows that are needed before it is halved.
         least: It is never halved below this.
-        group: The ranks that step together; None means everyone.
     """
 
     def __init__(

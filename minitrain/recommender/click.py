@@ -26,19 +26,12 @@ _GATHER = pow(_SCATTER, -1, 2**64) - 2**64  # undoes it
 
 
 class Batch(NamedTuple):
-    """Some impressions.
+    """Some impressions."""
 
-    Attributes:
-        ids: For each feature the id in each impression.
-        dense: The plain numbers.
-        labels: 1 if clicked, 0 if not.
-        truth: The probability with which each label was drawn; for judging, not for learning.
-    """
-
-    ids: dict[str, Int64[Tensor, " batch"]]
-    dense: Float[Tensor, "batch dense"]
-    labels: Float[Tensor, " batch"]
-    truth: Float64[Tensor, " batch"]
+    ids: dict[str, Int64[Tensor, " batch"]]  # for each feature the id in each impression
+    dense: Float[Tensor, "batch dense"]  # the plain numbers
+    labels: Float[Tensor, " batch"]  # 1 if clicked, 0 if not
+    truth: Float64[Tensor, " batch"]  # the probability with which each was drawn; for judging, not for learning
 
     def part(self, worker: int, workers: int) -> Batch:
         """The share of one of several workers: a chunk of `torch.tensor_split`, of equal sizes where they divide."""
@@ -92,9 +85,7 @@ class Clicks:
     def batch(self, step: int, size: int) -> Batch:
         """The impressions of one step, on the CPU: the same for every caller. Each worker takes a part of it.
 
-        Args:
-            step: The step's number; a negative one gives impressions that no training sees.
-            size: Number of impressions.
+        A negative number of a step gives impressions that no training sees.
         """
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + step)
         chance = torch.rand(len(self.names), size, generator=generator, dtype=torch.float64)
@@ -151,12 +142,7 @@ def auc(scores: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> flo
 class ClickModel(nn.Module):
     """Rows of all id features and the plain numbers side by side, one hidden layer, one logit.
 
-    Args:
-        names: The id features.
-        dimension: Numbers in a row.
-        dense: Plain numbers in an impression.
-        hidden: Width.
-        seed: Draws the weights, the same on every rank.
+    Rows have `dimension` numbers, and an impression has `dense` plain ones. The seed draws the same weights everywhere.
     """
 
     def __init__(self, names: list[str], dimension: int, dense: int, hidden: int = 16, seed: int = 0):

@@ -27,22 +27,16 @@ from torch import Tensor
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
 from minitrain.parameter_server.full.roles import Roles
-from minitrain.recommender.hashing import as_ids
+from minitrain.recommender.hashing import as_columns
 from minitrain.recommender.tables import SortedIds, Table, by_owner, distinct, sum_by_id
 
 
 class Request(NamedTuple):
-    """A worker's message before it sends ids.
+    """A worker's message before it sends ids."""
 
-    Attributes:
-        problem: The error in its ids; empty if there is none.
-        learns: Whether gradients will follow.
-        counts: `counts[table][server]`: how many ids it sends.
-    """
-
-    problem: str
-    learns: bool
-    counts: list[list[int]]
+    problem: str  # the error in its ids; empty if there is none
+    learns: bool  # whether gradients will follow
+    counts: list[list[int]]  # `counts[table][server]`: how many ids it sends
 
 
 class EmbeddingServer:
@@ -68,8 +62,7 @@ class EmbeddingServer:
     def serve(self, steps: int) -> None:
         """Answer `steps` lookups of every worker, and apply the gradients that follow them.
 
-        Raises:
-            ValueError: A worker's ids are invalid; on every rank alike, and no row has changed in this step.
+        If a worker's ids are invalid, every rank gets the same ValueError, and no row has changed in this step.
         """
         for _ in range(steps):
             requests = _announce(self.roles, None)
@@ -142,15 +135,14 @@ class EmbeddingWorker:
 
     Args:
         roles: The servers and the workers.
-        dimensions: Elements of a row of each table, by name.
-        device: Where rows are received; None: where the ids are.
+        dimensions: Elements of a row of each table, by name. Rows are received where the ids are.
 
     Raises:
         ValueError: As for `EmbeddingServer`.
     """
 
-    def __init__(self, roles: Roles, dimensions: Mapping[str, int], device: torch.device | str | None = None):
-        self.roles, self.dimensions, self.device = roles, dict(dimensions), device
+    def __init__(self, roles: Roles, dimensions: Mapping[str, int]):
+        self.roles, self.dimensions = roles, dict(dimensions)
         self._asked: list[SortedIds] = []
         self._rows: list[Tensor] | None = None
         _meet(roles, "worker", {name: str(dimension) for name, dimension in dimensions.items()})
@@ -167,8 +159,8 @@ class EmbeddingWorker:
             ValueError: On every rank alike, before anything is sent: on some worker a table is missing or unknown, its
                 ids do not fit, or gradients of the last lookup have not been pushed.
         """
-        columns, problem = self._columns(ids)
-        asked = [by_owner(column, len(self.roles.servers)) for column in columns]
+        columns, problem = as_columns(ids, self.dimensions, self._rows is not None)
+        asked = [by_owner(column.to(columns[0].device), len(self.roles.servers)) for column in columns]
         learns = torch.is_grad_enabled()
         _announce(self.roles, Request(problem, learns, [each.counts for each in asked]))
         self._asked = asked
@@ -204,21 +196,6 @@ class EmbeddingWorker:
         for handle in leaving:
             handle.wait()
 
-    def _columns(self, ids: Mapping[str, Tensor | Sequence[int]]) -> tuple[list[Tensor], str]:
-        """The ids of each table as 64-bit keys; and the error in them, empty if there is none."""
-        if self._rows is not None:
-            return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
-        if set(ids) != set(self.dimensions):
-            return (
-                [],
-                f"ids={sorted(ids)} must name each of the tables {sorted(self.dimensions)}, also where it has none",
-            )
-        try:
-            columns = [as_ids(f"ids[{name!r}]", ids[name]) for name in self.dimensions]
-        except ValueError as error:
-            return [], str(error)
-        return [column.to(self.device or columns[0].device) for column in columns], ""
-
     def _receive_rows(self) -> list[Tensor]:
         """The rows of all distinct ids, by table, in the order in which `_asked` has them."""
         dimensions = list(self.dimensions.values())
@@ -245,10 +222,7 @@ def _by_server(columns: Sequence[Tensor], asked: Sequence[SortedIds]) -> list[li
 def _announce(roles: Roles, request: Request | None) -> dict[int, Request]:
     """A control message of every worker to all, before anything else is sent; returns the workers' requests.
 
-    It says how many ids come, since a receiver must make room.
-
-    Raises:
-        ValueError: A worker has a problem; on every rank alike.
+    It says how many ids come, since a receiver must make room. A worker's problem is raised on every rank alike.
     """
     everyone = gather_objects(request, roles.group)
     requests = {worker: everyone[worker] for worker in roles.workers}

@@ -21,11 +21,7 @@ from minitrain.recommender.hashing import mix
 
 
 class Index:
-    """Numbers ids 0, 1, 2, … in order of arrival.
-
-    Args:
-        device: Where the tensors live.
-    """
+    """Numbers ids 0, 1, 2, … in order of arrival."""
 
     def __init__(self, device: torch.device | str | None = None):
         self.count = 0
@@ -50,13 +46,7 @@ class Index:
         return numbers
 
     def add(self, ids: Int64[Tensor, " ids"]) -> tuple[Int64[Tensor, " ids"], Int64[Tensor, " new"]]:
-        """The number of each id, after numbering those that have none.
-
-        Args:
-            ids: Distinct keys.
-
-        Returns:
-            The numbers; and which of `ids` are new, as places in it.
+        """The number of each distinct id, after numbering those that have none; and the new ones' places in `ids`.
 
         Raises:
             ValueError: A new id occurs twice.
@@ -81,14 +71,13 @@ class Index:
 
     def _append(self, ids: Tensor) -> Tensor:
         begin, self.count = self.count, self.count + len(ids)
+        begin_placing = begin
         if self.count > len(self._ids):
             grown = self._ids.new_empty(1 << (self.count - 1).bit_length())
             grown[:begin] = self._ids[:begin]
             self._ids = grown
             self._slots = self._slots.new_full((2 * len(grown),), -1)
             begin_placing = 0  # all homes have moved
-        else:
-            begin_placing = begin
         self._ids[begin : self.count] = ids
         self._place(torch.arange(begin_placing, self.count, device=ids.device))
         return torch.arange(begin, self.count, device=ids.device)

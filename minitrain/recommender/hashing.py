@@ -12,7 +12,7 @@ Unlike feature hashing, which keeps no key, ids never collide, since `mix` is a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,9 +27,7 @@ SECOND = 0x94D049BB133111EB - 2**64
 def mix(ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
     """A bijection of 64-bit numbers after which neighbors have nothing in common; products wrap around.
 
-    It is the number that SplitMix64 draws first from the seed `ids`.
-
-    Source: Steele, Lea & Flood 2014.
+    It is the number that SplitMix64 draws first from the seed `ids` (Steele, Lea & Flood 2014).
     """
     z = ids + GOLDEN  # otherwise 0 would stay 0
     z = (z ^ _shifted(z, 30)) * FIRST
@@ -46,9 +44,6 @@ def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]
     """Which of `servers` keeps the row of an id, from 0.
 
     Ids with a pattern (all even, say) also spread evenly, which the ids' own remainders would not do.
-
-    Raises:
-        ValueError: There is no server.
     """
     if servers < 1:
         raise ValueError(f"servers={servers}: the rows need a server; use at least 1")
@@ -57,12 +52,6 @@ def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]
 
 def start(ids: Int64[Tensor, " ids"], seed: int, dimension: int, scale: float) -> Float32[Tensor, "ids {dimension}"]:
     """The rows of `ids` before any gradient: uniform between −scale and scale, the same bits on every device.
-
-    Args:
-        ids: Keys.
-        seed: Another seed gives other rows.
-        dimension: Elements of a row.
-        scale: Half the width of the distribution.
 
     Source: Salmon et al. 2011: element j of a row is a hash of (seed, id, j), so that no order of drawing matters.
     """
@@ -74,14 +63,10 @@ def start(ids: Int64[Tensor, " ids"], seed: int, dimension: int, scale: float) -
 
 
 def as_ids(name: str, ids: Tensor | Sequence[Any]) -> Int64[Tensor, "*shape"]:
-    """`ids` as a tensor of 64-bit keys.
-
-    Args:
-        name: What the error calls them.
-        ids: A tensor of integers of any shape, or a list of Python's.
+    """`ids`, a tensor of any shape or a list, as a tensor of 64-bit keys.
 
     Raises:
-        ValueError: They are no integers, or do not fit into 64 bits with a sign.
+        ValueError: They, whom it calls `name`, are no integers, or do not fit into 64 bits with a sign.
     """
     if not isinstance(ids, Tensor):
         listed = list(ids)
@@ -99,3 +84,18 @@ def as_ids(name: str, ids: Tensor | Sequence[Any]) -> Int64[Tensor, "*shape"]:
             f"{name}: ids are {ids.dtype}, which does not hold each 64-bit key; use torch.int64 from the start"
         )
     return ids.to(torch.int64)
+
+
+def as_columns(ids: Mapping[str, Any], tables: Collection[str], pending: bool) -> tuple[list[Tensor], str]:
+    """The ids of each table as 64-bit keys; and the error in a lookup of them, empty if there is none.
+
+    `pending`: the last lookup's gradients have not been pushed.
+    """
+    if pending:
+        return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
+    if set(ids) != set(tables):
+        return [], f"ids={sorted(ids)} must name each of the tables {sorted(tables)}, also where it has none"
+    try:
+        return [as_ids(f"ids[{name!r}]", ids[name]) for name in tables], ""
+    except ValueError as error:
+        return [], str(error)

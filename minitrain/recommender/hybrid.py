@@ -25,9 +25,9 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from minitrain.collectives.all_to_all import Carrier, native
-from minitrain.comm.control import gather_objects
-from minitrain.recommender.hashing import as_ids
-from minitrain.recommender.tables import Table, by_owner, distinct
+from minitrain.comm.control import differing, gather_objects
+from minitrain.recommender.hashing import as_columns
+from minitrain.recommender.tables import Table, by_owner, distinct, sum_by_id
 
 
 class Lookup(NamedTuple):
@@ -82,8 +82,9 @@ class HybridTables:
             ValueError: On every rank alike, before anything is sent: on some rank a table is missing or unknown, its
                 ids do not fit, or gradients of the last lookup have not been pushed.
         """
-        columns, problem = self._columns(ids)
-        sorted_ids = [by_owner(column, self.ranks) for column in columns]
+        columns, problem = as_columns(ids, self.tables, self._pending is not None)
+        tables = zip(columns, self.tables.values(), strict=False)  # no columns where there is a problem
+        sorted_ids = [by_owner(column.to(table.device), self.ranks) for column, table in tables]
         # A control message: how many ids each rank wants from each, so that all know what will arrive; or an error.
         answers = gather_objects((problem, [each.counts for each in sorted_ids]), self.group)
         for rank, (wrong, _) in enumerate(answers):
@@ -125,36 +126,17 @@ class HybridTables:
         for number, (table, gradient) in enumerate(zip(self.tables.values(), came, strict=True)):
             unique, place = pending.served[number]
             counts = [wish[number][self.rank] for wish in pending.wishes]
-            total = torch.zeros(len(unique), table.dimension, device=table.device)
             # In the workers' order. A worker has an id once, so that a GPU adds in this order, too.
-            for where, part in zip(place.split(counts), gradient.split(counts), strict=True):
-                total.index_add_(0, where, part)
+            total = sum_by_id(gradient, place, len(unique), counts)
             table.update(unique, total / self.ranks)
-
-    def _columns(self, ids: Mapping[str, Tensor]) -> tuple[list[Tensor], str]:
-        """The ids of each table as 64-bit keys; and the error in them, empty if there is none."""
-        if self._pending is not None:
-            return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
-        if set(ids) != set(self.tables):
-            return [], f"ids={sorted(ids)} must name each of the tables {sorted(self.tables)}, also where it has none"
-        try:
-            return [as_ids(f"ids[{name!r}]", ids[name]).to(table.device) for name, table in self.tables.items()], ""
-        except ValueError as error:
-            return [], str(error)
 
     def _exchange(
         self, columns: Sequence[Tensor], wishes: list[list[list[int]]], widths: Sequence[int], forth: bool
     ) -> list[Shaped[Tensor, "_ _"]]:
         """One all-to-all for all tables: from workers to owners (`forth`), or from owners to workers.
 
-        Args:
-            columns: For each table the rows that leave, those for rank 0 first.
-            wishes: As in `Lookup`.
-            widths: For each table the elements in a row.
-            forth: The direction.
-
-        Returns:
-            For each table the rows that arrived, those of rank 0 first.
+        For each table, `columns` has the rows that leave, those for rank 0 first, and the result those that arrived,
+        likewise; `widths` has the elements of a row.
         """
         mine = [[counts[to] for counts in wishes[self.rank]] for to in range(self.ranks)]  # [rank][table]
         theirs = [[counts[self.rank] for counts in wish] for wish in wishes]
@@ -179,19 +161,11 @@ def describe(table: Table) -> str:
 
 
 def agree_on_tables(everyone: Sequence[Mapping[str, str]]) -> None:
-    """Check that all ranks bring the same tables: names in one order, and their settings.
-
-    Raises:
-        ValueError: Naming the first table that differs, and on which ranks.
-    """
+    """Check that all ranks bring the same tables: names in one order, and their settings."""
     if not everyone[0]:
         raise ValueError("tables: there is none; give at least one")
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
-        seen: dict[str, list[int]] = {}
-        for rank, theirs in enumerate(everyone):
-            seen.setdefault(theirs.get(name, "missing"), []).append(rank)
-        if len(seen) > 1:
-            listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+        if listed := differing([theirs.get(name, "missing") for theirs in everyone]):
             raise ValueError(f"table {name!r} differs between ranks: {listed}; bring the same on all")
     if any(list(theirs) != list(everyone[0]) for theirs in everyone):
         raise ValueError("the order of tables differs between ranks; bring them in the same order on all")

@@ -20,6 +20,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+Rows = Float[Tensor, "ids dimension"]
+
 
 @runtime_checkable
 class RowRule(Protocol):
@@ -27,11 +29,9 @@ class RowRule(Protocol):
 
     def states(self, dimension: int) -> dict[str, int]:
         """Names of the states of a row of `dimension` elements, and the numbers in each; all begin with 0."""
-        ...
 
-    def apply(self, rows: Tensor, gradients: Tensor, states: Mapping[str, Tensor]) -> None:
-        """Change `rows` [ids, dimension] and their `states` [ids, numbers] in place."""
-        ...
+    def apply(self, rows: Rows, gradients: Rows, states: Mapping[str, Tensor]) -> None:
+        """Change `rows` and their `states` [ids, numbers] in place."""
 
 
 def _positive(rule: str, **settings: float) -> None:
@@ -42,11 +42,7 @@ def _positive(rule: str, **settings: float) -> None:
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent: w − lr · g.
-
-    Attributes:
-        lr: Learning rate.
-    """
+    """Gradient descent: w − lr · g."""
 
     lr: float = 0.01
 
@@ -56,23 +52,13 @@ class SGD:
     def states(self, dimension: int) -> dict[str, int]:
         return {}
 
-    def apply(
-        self,
-        rows: Float[Tensor, "ids dimension"],
-        gradients: Float[Tensor, "ids dimension"],
-        states: Mapping[str, Tensor],
-    ) -> None:
+    def apply(self, rows: Rows, gradients: Rows, states: Mapping[str, Tensor]) -> None:
         rows.add_(gradients, alpha=-self.lr)
 
 
 @dataclass(frozen=True)
 class Adagrad:
-    """w − lr · g / (√s + eps), s the sum of g² of each element. Duchi et al. 2011, §1.1, with diagonal matrices.
-
-    Attributes:
-        lr: Learning rate.
-        eps: Keeps the quotient finite.
-    """
+    """w − lr · g / (√s + eps), s the sum of g² of each element. Duchi et al. 2011, §1.1, with diagonal matrices."""
 
     lr: float = 0.01
     eps: float = 1e-10
@@ -83,12 +69,7 @@ class Adagrad:
     def states(self, dimension: int) -> dict[str, int]:
         return {"sum": dimension}
 
-    def apply(
-        self,
-        rows: Float[Tensor, "ids dimension"],
-        gradients: Float[Tensor, "ids dimension"],
-        states: Mapping[str, Tensor],
-    ) -> None:
+    def apply(self, rows: Rows, gradients: Rows, states: Mapping[str, Tensor]) -> None:
         # The same operations, in the same order, as torch's Adagrad.
         total = states["sum"].addcmul_(gradients, gradients)
         rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.lr)
@@ -99,10 +80,6 @@ class RowWiseAdagrad:
     """Adagrad with one s for a whole row, the sum of the mean of g²: a state of 4 bytes, however long the row.
 
     Mudigere et al. 2022.
-
-    Attributes:
-        lr: Learning rate.
-        eps: Keeps the quotient finite.
     """
 
     lr: float = 0.01
@@ -114,12 +91,7 @@ class RowWiseAdagrad:
     def states(self, dimension: int) -> dict[str, int]:
         return {"sum": 1}
 
-    def apply(
-        self,
-        rows: Float[Tensor, "ids dimension"],
-        gradients: Float[Tensor, "ids dimension"],
-        states: Mapping[str, Tensor],
-    ) -> None:
+    def apply(self, rows: Rows, gradients: Rows, states: Mapping[str, Tensor]) -> None:
         total = states["sum"].add_(gradients.square().mean(1, keepdim=True))  # (ids, 1)
         rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.lr)
 
@@ -130,11 +102,6 @@ class Adam:
 
     With the table's count instead, as in `SparseAdam`, a row that is first seen late would get no bias correction: its
     first step would be lr · (1−β₁)/√(1−β₂), more than three times lr.
-
-    Attributes:
-        lr: Learning rate.
-        betas: β₁ and β₂, by which moments fade.
-        eps: Keeps the quotient finite.
     """
 
     lr: float = 0.001
@@ -149,12 +116,7 @@ class Adam:
     def states(self, dimension: int) -> dict[str, int]:
         return {"mean": dimension, "square": dimension, "steps": 1}
 
-    def apply(
-        self,
-        rows: Float[Tensor, "ids dimension"],
-        gradients: Float[Tensor, "ids dimension"],
-        states: Mapping[str, Tensor],
-    ) -> None:
+    def apply(self, rows: Rows, gradients: Rows, states: Mapping[str, Tensor]) -> None:
         first, second = self.betas
         steps = states["steps"].add_(1).double()  # (ids, 1)
         mean = states["mean"].lerp_(gradients, 1 - first)

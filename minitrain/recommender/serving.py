@@ -37,12 +37,7 @@ _HEAD = struct.Struct("<qqqqqqdq")
 
 
 class Publisher:
-    """Writes versions of a server's shard of a table.
-
-    Args:
-        table: The shard.
-        folder: For versions of this shard, and nothing else; made if needed.
-    """
+    """Writes versions of a server's shard of a table into a folder for these alone, which is made if needed."""
 
     def __init__(self, table: Table, folder: str | Path):
         self.table, self.folder = table, Path(folder)
@@ -55,12 +50,8 @@ class Publisher:
         Full versions remove the files of earlier ones, which nobody needs any more. A trainer that has started again
         writes one first.
 
-        Args:
-            version: Its number, such as the step; larger than that of every version in the folder.
-            full: Write all rows.
-
         Raises:
-            ValueError: `version` is not larger.
+            ValueError: `version`, such as the step, is not larger than the number of every version in the folder.
             OSError: It could not be written, for instance on a full disk. Earlier versions stay.
         """
         earlier = _versions(self.folder)
@@ -80,11 +71,7 @@ class Publisher:
         return path
 
     def evict(self, age: int) -> int:
-        """Drop the rows that none of the last `age` updates had, here and in the next version; returns how many.
-
-        Raises:
-            ValueError: `age` is less than 1.
-        """
+        """Drop the rows that none of the last `age` ≥ 1 updates had, here and in the next version; returns how many."""
         self._evicted.append(self.table.evict(age))
         return len(self._evicted[-1])
 
@@ -131,11 +118,7 @@ class Replica:
         return self.version
 
     def lookup(self, ids: Int64[Tensor, " ids"]) -> Float32[Tensor, "ids dimension"]:
-        """The rows of these ids; those that the trainer has not got have their first values.
-
-        Raises:
-            RuntimeError: No version has been read.
-        """
+        """The rows of these ids; those that the trainer has not got have their first values."""
         if self.version < 0:
             raise RuntimeError(f"{self.folder} had no version yet; publish one, then refresh()")
         numbers = self._index.find(ids)
@@ -166,14 +149,8 @@ class Replica:
             return "its checksum does not match"
         version, before, dimension, changed, evicted, seed, scale, _ = _HEAD.unpack_from(rest)
         body = torch.frombuffer(bytearray(rest), dtype=torch.uint8)[_HEAD.size :]
-        ids, gone, rows = (
-            part.view(dtype)
-            for part, dtype in zip(
-                body.split([8 * changed, 8 * evicted, 4 * dimension * changed]),
-                (torch.int64, torch.int64, torch.float32),
-                strict=True,
-            )
-        )
+        parts = body.split([8 * changed, 8 * evicted, 4 * dimension * changed])
+        ids, gone, rows = parts[0].view(torch.int64), parts[1].view(torch.int64), parts[2].view(torch.float32)
         if before < 0:
             self._index, self._rows = Index(), torch.empty(0, dimension)
         elif evicted:

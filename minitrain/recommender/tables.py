@@ -47,9 +47,7 @@ def sum_by_id(
     On a CPU they are added in their order. A GPU adds in any order, unless no part has an id twice.
 
     Args:
-        gradients: One for each occurrence of an id.
-        inverse: Which of the distinct ids occurs, as from `distinct`.
-        count: How many distinct ids there are.
+        inverse: Which of the `count` distinct ids occurs, as from `distinct`.
         parts: How many of the gradients are from each worker; parts are added one after the other. None: one part.
     """
     lengths = [len(gradients)] if parts is None else list(parts)
@@ -60,17 +58,11 @@ def sum_by_id(
 
 
 class SortedIds(NamedTuple):
-    """The distinct ids of a batch, grouped by owner.
+    """The distinct ids of a batch, grouped by owner."""
 
-    Attributes:
-        ids: Each once, those of owner 0 first.
-        inverse: Where in `ids` each of the batch lies.
-        counts: How many belong to each owner.
-    """
-
-    ids: Int64[Tensor, " distinct"]
-    inverse: Int64[Tensor, "*shape"]
-    counts: list[int]
+    ids: Int64[Tensor, " distinct"]  # those of owner 0 first
+    inverse: Int64[Tensor, "*shape"]  # where in `ids` each of the batch lies
+    counts: list[int]  # how many belong to each owner
 
 
 def by_owner(ids: Int64[Tensor, "*shape"], owners: int) -> SortedIds:
@@ -131,11 +123,9 @@ class Table:
         return self._rows.index_select(0, numbers)  # three times as fast as self._rows[numbers]
 
     def update(self, ids: Int64[Tensor, " ids"], gradients: Float32[Tensor, "ids {self.dimension}"]) -> None:
-        """Apply the rule to the rows of distinct ids. A row whose gradient is not finite is left alone and counted.
+        """Apply the rule to the rows of distinct ids, whose gradients are summed over an id's occurrences.
 
-        Args:
-            ids: Distinct keys.
-            gradients: One for each, summed over the id's occurrences.
+        A row whose gradient is not finite is left alone and counted.
 
         Raises:
             ValueError: An id occurs twice: one of its gradients would be lost.
@@ -173,13 +163,9 @@ class Table:
         return ids, self._rows[numbers[order]]
 
     def evict(self, age: int) -> Int64[Tensor, " evicted"]:
-        """Drop the rows that none of the last `age` updates had; one that comes back begins with its first value.
+        """Drop the rows that none of the last `age` ≥ 1 updates had; returns their ids, ascending.
 
-        Returns:
-            Their ids, ascending.
-
-        Raises:
-            ValueError: `age` is less than 1.
+        A row that comes back begins with its first value.
         """
         if age < 1:
             raise ValueError(f"age={age} must be at least 1; 1 keeps the rows of the last update only")
@@ -193,15 +179,9 @@ class Table:
         return evicted.sort().values
 
     def save(self, folder: str | Path, shard: int, shards: int) -> None:
-        """Write this shard, in a file of its own.
+        """Write this shard, number `shard` of `shards` from 0, in a file of its own.
 
-        Args:
-            folder: For all shards of this table, and nothing else; made if needed.
-            shard: The number of this one, from 0.
-            shards: How many there are.
-
-        Raises:
-            ValueError: There is no such shard.
+        The folder is for all shards of this table, and nothing else; it is made if needed.
         """
         _check_shard(shard, shards)
         ids, rows = self.contents()
@@ -291,7 +271,6 @@ def _check_shard(shard: int, shards: int) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of all shards, in order."""
     found = {path: match for path in folder.glob("*") if (match := _FILE.fullmatch(path.name))}
     counts = sorted({int(match[2]) for match in found.values()})
     if len(counts) > 1:

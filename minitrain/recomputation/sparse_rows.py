@@ -43,7 +43,6 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all three parts."""
         return self.values.nbytes + self.columns.nbytes + self.starts.nbytes
 
     def dense(self) -> Tensor:

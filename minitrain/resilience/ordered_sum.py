@@ -34,7 +34,6 @@ def ordered_sum(gradients: Sequence[Tensor], group: Group = None, pieces: int = 
 
     Args:
         gradients: One flat tensor for each micro-batch of this rank, in order.
-        group: The ranks that share the batch; None means everyone.
         pieces: In how many the sum travels, so that all ranks are busy.
     """
     rank, ranks = rank_and_size(group)

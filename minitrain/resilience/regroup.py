@@ -38,11 +38,7 @@ def meet(working: Sequence[int], seconds: float = 60.0) -> Group:
     """A group without the dead, with gloo; all that are alive call it, and spares get a group of themselves.
 
     NCCL splits a group off the old one, in which the dead would have to take part. There, as with torchrun, the ranks
-    that are left call `init_process_group` again.
-
-    Args:
-        working: Global ranks, the same list on each.
-        seconds: How long a communication in the new group may take.
+    that are left call `init_process_group` again. `working` are global ranks, the same list on each.
     """
     me = dist.get_rank()
     # A spare makes a group, too: torch names these groups by how many a rank is in.
@@ -61,14 +57,7 @@ def part(elements: int, group: Group = None) -> slice:
 
 
 def checkpoint(folder: Path, weights: Tensor, momentum: Tensor, group: Group = None) -> None:
-    """Save from all ranks of the group: each writes its part of the weights and its momentum.
-
-    Args:
-        folder: A new one, seen by all ranks.
-        weights: All of them, [elements].
-        momentum: This rank's part.
-        group: The ranks that train.
-    """
+    """Save from all ranks of the group: each writes its part of all the weights, [elements], and its own momentum."""
     mine = part(len(weights), group)
     # One tensor of two rows, cut into columns.
     save(folder, torch.stack([weights[mine], momentum]), (0, mine.start), group)

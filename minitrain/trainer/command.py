@@ -131,11 +131,7 @@ def _with_vocabulary(command: Command) -> Model:
 
 
 def read(arguments: list[str] | None) -> Command:
-    """The command line, with the values of its file where it gives none.
-
-    Raises:
-        ValueError: The file does not fit; says why.
-    """
+    """The command line, with the values of its file where it gives none; a ValueError says why that does not fit."""
     # First alone: the file's values are the defaults of all other options.
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     before.add_argument("--config", nargs="?")
@@ -176,7 +172,6 @@ def _check_restarts(command: Command) -> None:
 
 
 def _ranks(command: Command, given: int | None) -> int:
-    """How many ranks there will be."""
     asked = command.start.ranks
     if asked is not None and asked < 1:
         raise ValueError(f"ranks={asked} must be at least 1")

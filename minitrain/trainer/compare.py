@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -63,7 +63,9 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
         raise ValueError(f"{one} and {other} have no step in common; give two runs that have begun")
     found = [f"settings that differ: {', '.join(different(a, b)) or 'none'}"]
     # In the order in which numbers come to be, because all after the first one may follow from it.
-    parts = next(((step, name) for step in common for name in NUMBERS if apart(steps, step, name)), None)
+    # All bits count: the question is where two runs part, and not how far.
+    pairs = ((step, name) for step in common for name in NUMBERS)
+    parts = next(((step, name) for step, name in pairs if steps[0][step].get(name) != steps[1][step].get(name)), None)
     if parts is None:
         found.append(f"steps {common[0]} to {common[-1]}: the same loss, norm and learning rate")
     else:
@@ -87,13 +89,6 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
     return found, parts is None and tensor is None
 
 
-def apart(steps: list[dict[int, dict[str, Any]]], step: int, name: str) -> bool:
-    """Whether a number of a step differs."""
-    # All bits: the question is where two runs part, and not how far.
-    mine, theirs = (each[step].get(name) for each in steps)
-    return mine != theirs
-
-
 def different(one: Settings, other: Settings) -> Iterator[str]:
     """The settings of model, layout and steps that differ."""
     for group in ("model", "layout", "steps"):
@@ -104,11 +99,7 @@ def different(one: Settings, other: Settings) -> Iterator[str]:
 
 
 def settings_of(folder: Path) -> Settings:
-    """Those that a run has left in its folder.
-
-    Raises:
-        ValueError: It is no run's.
-    """
+    """Those that a run has left in its folder."""
     if not (folder / config.NAME).is_file():
         near = Path("runs") / folder
         what = f"did you mean {near}?" if (near / config.NAME).is_file() else "give a run's folder, such as runs/train"

@@ -38,11 +38,7 @@ Groups = TypeVar("Groups")
 
 
 def read(file: Path, groups: Groups) -> Groups:
-    """Settings with the values of a file in place of theirs.
-
-    Args:
-        file: The file; it need not have all settings.
-        groups: A dataclass such as `Settings`: those of its fields that are dataclasses are the file's tables.
+    """Settings with the values of a file in place of theirs; those fields that are dataclasses are the file's tables.
 
     Raises:
         ValueError: There is no such file, it is no TOML, or it has a setting that is unknown or of a wrong type.
@@ -65,11 +61,7 @@ def read(file: Path, groups: Groups) -> Groups:
 
 
 def toml(file: Path, option: str) -> dict[str, Any]:
-    """What a TOML file has.
-
-    Raises:
-        ValueError: There is no such file, which `option` names, or it is no TOML.
-    """
+    """What a TOML file has; a ValueError if there is no such file, which `option` names, or it is no TOML."""
     try:
         # "-sig", since some editors put a byte order mark first.
         return tomllib.loads(Path(file).read_text("utf-8-sig"))
@@ -118,20 +110,12 @@ def _nearest(key: str, known: dict[str, Any]) -> str:
     tables = {field.name: table for table, group in known.items() for field in fields(group)}
     if key in tables:
         return f"it belongs in [{tables[key]}]"
-    near = get_close_matches(key, tables, 3)
-    return (
-        "did you mean " + " or ".join(f"{name} in [{tables[name]}]" for name in near) + "?"
-        if near
-        else ("python -m minitrain.train --help lists all settings")
-    )
+    near = " or ".join(f"{name} in [{tables[name]}]" for name in get_close_matches(key, tables, 3))
+    return f"did you mean {near}?" if near else "python -m minitrain.train --help lists all settings"
 
 
 def _as(hint: Any, value: Any) -> Any:
-    """The value as a setting of this type has it.
-
-    Raises:
-        TypeError: It is of another type.
-    """
+    """The value as a setting of this type has it; a TypeError if it is of another."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _as(next(each for each in get_args(hint) if each is not type(None)), value)

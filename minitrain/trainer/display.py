@@ -29,12 +29,7 @@ PART = 0.02  # the pause as a part of the time so far, within these
 
 
 class Display:
-    """The reports on rank 0.
-
-    Args:
-        world: This rank.
-        settings: The run's.
-        tell: Shows a text.
+    """The reports on rank 0, which `tell` shows.
 
     Attributes:
         tokens_per_second: Recent speed, all ranks together; 0 before the first step.
@@ -100,7 +95,6 @@ class Display:
         return f"step {done:>{len(str(total))}} of {total}: {' · '.join(parts)}"
 
     def beside_bar(self) -> str:
-        """The text next to the progress bar."""
         if self._last is None:
             return "first step"
         return " · ".join([f"loss {self._last.loss:.3f}", *self._speeds(), self._memory()])

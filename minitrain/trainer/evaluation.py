@@ -28,10 +28,8 @@ from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
 
 COLDEST = 1e-6  # below it logits would overflow, and the likeliest token is all but certain
-REPLACED = (
-    "core",
-    "places",
-)  # what caches stand in for: attention's cores, and positions of embedding and rotary angles
+# What caches stand in for: attention's cores, and positions of embedding and rotary angles.
+REPLACED = ("core", "places")
 
 
 @torch.no_grad()
@@ -88,18 +86,13 @@ def generate(
     each forward takes the whole window. The logits are the same either way, except for rounding.
 
     Args:
-        training: This rank's.
         prompt: At least one token. The model sees the last `positions` tokens of the text.
-        count: Tokens to write.
+        count: Tokens to write, which are returned.
         temperature: Logits are divided by it; 0 takes the likeliest token.
-        cache: Whether caches may be used.
         top_k: Draw only from so many likeliest tokens; None: from all.
         seed: Of the draws; None: the training's.
         vocabulary: Draw only tokens below it, where the model's vocabulary is larger than that of its data; None: the
             model's.
-
-    Returns:
-        The new tokens.
 
     Raises:
         ValueError: On every rank, before anything is sent: there is nothing to continue, a token is not in the model's

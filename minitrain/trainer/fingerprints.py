@@ -19,14 +19,7 @@ FOLDER = "fingerprints"
 
 
 class Fingerprints:
-    """This rank's file.
-
-    Args:
-        folder: The run's.
-        training: This rank's.
-        rank: Its number.
-        done: Steps that the run has done; what the file has of later ones is cut off.
-    """
+    """This rank's file in a run's folder; what it has of steps after the `done` first ones is cut off."""
 
     def __init__(self, folder: Path, training: Training, rank: int, done: int = 0):
         self.training = training
@@ -60,12 +53,10 @@ class Fingerprints:
         self._file.write(f"{step} {name} {fingerprint(tensor)}\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def path_of(folder: Path, rank: int) -> Path:
-    """A rank's file."""
     return folder / FOLDER / f"rank-{rank:04d}.txt"
 
 
@@ -78,11 +69,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def where_they_part(one: Path, other: Path, ranks: int) -> tuple[int, str, int] | None:
-    """The first step in which two runs differ, the tensor, and the rank; None if they do not in the steps of both.
-
-    Raises:
-        ValueError: A rank has left no file.
-    """
+    """The first step in which two runs differ, the tensor, and the rank; None if they do not in the steps of both."""
     found = []
     for rank in range(ranks):
         files = [path_of(folder, rank) for folder in (one, other)]

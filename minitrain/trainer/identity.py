@@ -24,13 +24,7 @@ STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
 def described(settings: Settings, text: str, tokenizer: str = BYTES) -> dict[str, Any]:
-    """The settings as JSON, as a checkpoint keeps them.
-
-    Args:
-        settings: All of them.
-        text: The text's checksum: a name may come to mean another text.
-        tokenizer: Its `kind`.
-    """
+    """The settings as JSON, as a checkpoint keeps them; `text` is a checksum, since names may come to mean others."""
     about: dict[str, Any] = {name: asdict(part) for name, part in vars(settings).items()}
     about["model"] |= asdict(settings.model.sizes)  # a preset may come to mean other sizes
     return about | {"ranks": str(settings.layout), "text": text, "tokenizer": tokenizer}
@@ -44,11 +38,7 @@ def in_memory(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked(path: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint keeps besides tensors, if it is a run's.
-
-    Raises:
-        ValueError: It is another program's.
-    """
+    """What a checkpoint keeps besides tensors, if it is a run's; a ValueError if it is another program's."""
     about = extra.get("settings")
     groups = [about.get(name) for name in ("model", "layout", "steps")] if isinstance(about, dict) else [None]
     counts = [extra.get(name) for name in ("step", "position")]

@@ -38,11 +38,7 @@ else:
 
 
 def refuse(settings: Settings) -> None:
-    """Find invalid options before ranks are started; imports no torch.
-
-    Raises:
-        ValueError: Says what would do.
-    """
+    """Find invalid options before ranks are started; the ValueError says what would do. Imports no torch."""
     options = settings.run
     found = sorted((options.folder / "checkpoints").glob("step-*[0-9]"))
     if found and not (options.resume or options.overwrite):
@@ -73,11 +69,7 @@ def refuse(settings: Settings) -> None:
 
 
 def check_export(option: str, name: str) -> None:
-    """Find out before a training whether weights can be written to a file; others are not overwritten, only weights.
-
-    Raises:
-        ValueError: Says what would do.
-    """
+    """Find out before a training whether weights can be written to a file; others are not overwritten, only weights."""
     file = Path(name)
     if not file.absolute().parent.is_dir():
         raise ValueError(f"{option}={name!r} lies in no folder that exists")
@@ -128,16 +120,9 @@ def launch(
     rehearse: str | None = None,
     supervised: bool = False,
 ) -> int:
-    """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status.
+    """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status. Options are those of `Start`.
 
-    Args:
-        settings: What to train.
-        loop: The module whose `train` every rank calls with its `Trainer`: "minitrain.train".
-        ranks: How many to start, if torchrun has not.
-        device: "auto", "cpu" or "cuda", as in `World.start`.
-        timeout: Seconds without any progress after which ranks that wait for each other are given up.
-        rehearse: As in `World.start`.
-        supervised: Start ranks of our own again when one of them fails.
+    `loop` is the module whose `train` every rank calls with its `Trainer`: "minitrain.train".
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, loop, device, timeout, rehearse)
@@ -247,15 +232,11 @@ def work(
     """
     # Rank 0 alone looks for requests, and tells the others between two steps.
     first = world.rank == 0
-    return _train(
-        world,
-        settings,
-        loop,
-        lambda: first and requests.stop.exists(),
-        lambda: first and requests.take_save(),
-        program,
-        failed,
-    )
+
+    def stops() -> bool:
+        return first and requests.stop.exists()
+
+    return _train(world, settings, loop, stops, lambda: first and requests.take_save(), program, failed)
 
 
 def _train(

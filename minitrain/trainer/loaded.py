@@ -129,16 +129,9 @@ def file(world: World, asked: Export) -> str:
 
 
 def load(world: World, folder: Path, loop: str, settings: Settings) -> tuple[Training, int]:
-    """Make this rank's part of the model, with the newest weights of a run.
+    """This rank's part of the model with the newest weights of a run, and the step after which it had them.
 
-    Args:
-        world: This rank.
-        folder: The run's.
-        loop: The module whose `build` makes the model.
-        settings: Of the run, with the layout of these ranks.
-
-    Returns:
-        The model, and the step after which it had these weights.
+    `loop` is the module whose `build` makes the model; `settings` have the layout of these ranks.
 
     Raises:
         ValueError: On all ranks alike: there are no weights, or they are of another model.
@@ -200,11 +193,7 @@ def tokenizer_of(run: str, settings: Settings) -> Tokenizer:
 
 
 def held_out_of(asked: Evaluate, settings: Settings, tokenizer: Tokenizer) -> Source:
-    """The text to evaluate on, in the run's tokens.
-
-    Raises:
-        ValueError: Its tokens are of another tokenizer.
-    """
+    """The text to evaluate on, in the run's tokens; a ValueError if its tokens are of another tokenizer."""
     source = sources.load(asked.data) if asked.data else sources.load(settings.steps.data, settings.steps.mix)
     if isinstance(source, Text) and isinstance(tokenizer, Pairs):
         return replace(source, validation=_encoded(source, tokenizer), tokenizer=tokenizer)

@@ -19,6 +19,7 @@ from minitrain.comm.terminal import shown
 
 if TYPE_CHECKING:
     # Here, since ranks that train need no matplotlib.
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "metrics.jsonl"
@@ -99,7 +100,6 @@ class Metrics:
                 file.close()
 
     def close(self) -> None:
-        """Close the files."""
         if self._file is not None:
             self._file.close()
         if self._board is not None:
@@ -137,48 +137,41 @@ def by_name(lines: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[tup
     return found
 
 
-def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
-    """The loss of each source over the steps, by "sources" and "validation sources" in lines of `metrics.jsonl`."""
+def empty(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """A picture without curves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(title=literal(title), xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+    """The loss of each source over the steps, by "sources" and "validation sources" in lines of `metrics.jsonl`."""
+    figure, axes = empty(title, "steps", "loss, nats per token")
     held_out = by_name(lines, "validation sources")
     for number, (name, points) in enumerate(by_name(lines, "sources").items()):
         color = f"C{number}"
         axes.plot(*zip(*points, strict=True), color=color, alpha=0.3, lw=1)
         if name in held_out:
             axes.plot(*zip(*held_out[name], strict=True), "o-", color=color, markersize=4, label=literal(name))
-    axes.set_xlabel("steps")
-    axes.set_ylabel("loss, nats per token")
-    axes.set_title(literal(title))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, title="held out; pale: training")
     return figure
 
 
 def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
     """The loss on the held-out text at each position of a sequence, by "validation positions" in a line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, axes = empty(title, "position in the sequence", "held-out loss, nats per token")
     for name, losses in line["validation positions"].items():
         axes.plot(losses, label=literal(name))
-    axes.set_xlabel("position in the sequence")
-    axes.set_ylabel("held-out loss, nats per token")
-    axes.set_title(literal(title))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure
 
 
 def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
     """The loss over the steps, that on the held-out text, and `mark`, what no table of byte pairs gets below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = empty(title, "steps", "loss, nats per byte")
     steps = [line for line in lines if "loss" in line]
     held_out = [line for line in steps if "validation" in line]
     axes.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#56B4E9", label="training")
@@ -188,9 +181,5 @@ def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
     for line in lines:
         if "resumed at" in line:
             axes.axvline(line["resumed at"], color="#CCCCCC", linewidth=1)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("loss, nats per byte")
-    axes.set_title(literal(title))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

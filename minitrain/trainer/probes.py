@@ -33,17 +33,11 @@ KINDS = {"probe": ("continuation",), "contrast": ("right", "wrong")}
 
 
 class Probe(NamedTuple):
-    """A question to the model.
+    """A question to the model, in tokens."""
 
-    Attributes:
-        name: As its answers are called.
-        prompt: Tokens.
-        ends: The continuation; or the right one and the wrong one.
-    """
-
-    name: str
+    name: str  # as its answers are called
     prompt: list[int]
-    ends: list[list[int]]
+    ends: list[list[int]]  # the continuation; or the right one and the wrong one
 
     def ask(self, training: Training) -> float:
         """The answer, the same on all ranks; every rank calls it."""
@@ -60,12 +54,7 @@ def ask(training: Training, probes: Sequence[Probe]) -> dict[str, dict[str, floa
 
 
 def read(file: Path, tokenizer: Tokenizer, positions: int) -> list[Probe]:
-    """The probes in a file.
-
-    Args:
-        file: TOML.
-        tokenizer: Of the model's tokens.
-        positions: The longest sequence that it takes.
+    """The probes in a TOML file, for a model whose longest sequence has so many `positions`.
 
     Raises:
         ValueError: There is no such file, or what it has is no probe, or too long: says which, and what would do.

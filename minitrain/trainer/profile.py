@@ -12,12 +12,11 @@ Also called timers (Megatron-LM), `wall_clock_breakdown` (DeepSpeed).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm import World
@@ -49,21 +48,15 @@ ON_GPU = 50  # one of this many steps is measured
 
 
 class Profile:
-    """The parts of this rank's steps.
+    """The parts of this rank's steps, whose timeline gets the spans of the last measured one.
 
-    Args:
-        world: This rank; the spans of the last measured step are added to its timeline.
-        skip: Steps that are not measured at the beginning: the first ones allocate, and compile.
-
-    Attributes:
-        seconds: Of each part, summed over the measured steps.
-        steps: How many were measured.
+    The first step is not measured: it allocates, and compiles.
     """
 
-    def __init__(self, world: World, skip: int = 1):
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.steps = 0
-        self._world, self._left = world, skip
+    def __init__(self, world: World):
+        self.seconds = dict.fromkeys(PARTS, 0.0)  # of each part, summed over the measured steps
+        self.steps = 0  # that were measured
+        self._world, self._left = world, 1
         self._before = len(world.timeline.spans)
         self._stack: list[str] = []  # the parts that are open; backward's threads come one at a time
         self._since = 0.0
@@ -93,10 +86,9 @@ class Profile:
 
     def timer(self, part: str) -> AbstractContextManager[Any]:
         """Around a part of a step; outside a measured step it does nothing."""
-        return _Timer(self, part) if self._stack else nullcontext()
+        return self._opened(part) if self._stack else nullcontext()
 
     def watch(self, action: Action) -> AbstractContextManager[Any]:
-        """Around an action of a pipeline."""
         return self.timer("forward" if action.kind == "F" else "backward")
 
     def _message(self, communication: Communication) -> Watch | None:
@@ -104,15 +96,24 @@ class Profile:
         group = communication.group
         return _Waiting(self) if group is not None and group.group_desc == "mesh_cp" else None
 
-    def collectives(self, layout: Layout, collectives: AxisCollectives | None = None) -> AxisCollectives:
-        """The collectives, timed along axes of more than one rank."""
-        dp, tp, ep = collectives or AxisCollectives()
+    def collectives(self, layout: Layout) -> AxisCollectives:
+        """torch's collectives, timed along axes of more than one rank."""
+        dp, tp, ep = AxisCollectives()
         return AxisCollectives(
             # An axis of one rank sends nothing, so there is nothing to time.
             Timed(dp, "dp", self) if layout.dp * layout.cp > 1 else dp,
             Timed(tp, "tp", self) if layout.tp > 1 else tp,
             timed_carrier(ep, self) if layout.ep > 1 else ep,
         )
+
+    @contextmanager
+    def _opened(self, part: str) -> Iterator[None]:
+        self._open(part)
+        try:
+            yield
+        finally:
+            if self._stack:  # an error may have ended the step
+                self._close()
 
     def _open(self, part: str) -> None:
         # The time until here belongs to the part around this one.
@@ -145,20 +146,6 @@ class Profile:
         return [span for spans in gather_objects(self._world.timeline.spans[self._before :]) for span in spans]
 
 
-class _Timer:
-    """Opens and closes a part."""
-
-    def __init__(self, profile: Profile, part: str):
-        self.profile, self.part = profile, part
-
-    def __enter__(self) -> None:
-        self.profile._open(self.part)
-
-    def __exit__(self, *error: object) -> None:
-        if self.profile._stack:  # an error may have ended the step
-            self.profile._close()
-
-
 class _Waiting(Watch):
     """The waiting for one message is part "cp" of a step."""
 
@@ -180,27 +167,21 @@ class Timed:
     def __init__(self, collectives: Any, part: str, profile: Profile):
         self.collectives, self.part, self.profile = collectives, part, profile
 
-    def all_reduce(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `collectives`."""
-        return self._call(self.collectives.all_reduce, tensor, group, check=check)
+    def all_reduce(self, *arguments: Any, **options: Any) -> Handle:
+        return self._call(self.collectives.all_reduce, *arguments, **options)
 
-    def reduce_scatter(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `collectives`."""
-        return self._call(self.collectives.reduce_scatter, tensor, group, check=check)
+    def reduce_scatter(self, *arguments: Any, **options: Any) -> Handle:
+        return self._call(self.collectives.reduce_scatter, *arguments, **options)
 
-    def all_gather(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `collectives`."""
-        return self._call(self.collectives.all_gather, tensor, group, check=check)
+    def all_gather(self, *arguments: Any, **options: Any) -> Handle:
+        return self._call(self.collectives.all_gather, *arguments, **options)
 
-    def broadcast(
-        self, tensor: Tensor, source: int = 0, group: ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        """As of `collectives`."""
-        return self._call(self.collectives.broadcast, tensor, source, group, check=check)
+    def broadcast(self, *arguments: Any, **options: Any) -> Handle:
+        return self._call(self.collectives.broadcast, *arguments, **options)
 
-    def _call(self, verb: Callable[..., Handle], *arguments: Any, check: bool | None) -> Handle:
+    def _call(self, verb: Callable[..., Handle], *arguments: Any, **options: Any) -> Handle:
         with self.profile.timer(self.part):
-            return _TimedHandle(verb(*arguments, check=check), self)
+            return _TimedHandle(verb(*arguments, **options), self)
 
 
 class _TimedHandle(Handle):
@@ -218,15 +199,9 @@ class _TimedHandle(Handle):
 def timed_carrier(carrier: Carrier, profile: Profile) -> Carrier:
     """A carrier of tokens whose calls are the part "ep" of a step."""
 
-    def carry(
-        incoming: Tensor,
-        outgoing: Tensor,
-        receives: Sequence[int],
-        sends: Sequence[int],
-        group: ProcessGroup | None = None,
-    ) -> None:
+    def carry(*arguments: Any, **options: Any) -> None:
         with profile.timer("ep"):
-            carrier(incoming, outgoing, receives, sends, group)
+            carrier(*arguments, **options)
 
     return carry
 

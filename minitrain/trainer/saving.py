@@ -23,9 +23,6 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 class Saving:
     """The checkpoints of one run on this rank.
 
-    Args:
-        trainer: Whose state is saved.
-
     Attributes:
         saved: The step of the newest checkpoint; 0 if there is none.
         newest: Its folder.
@@ -39,11 +36,7 @@ class Saving:
         self._memory: Memory | None = None
 
     def begin(self) -> None:
-        """Find and load what `--resume` and `--load` ask for.
-
-        Raises:
-            ValueError: It does not fit, or is damaged.
-        """
+        """Find and load what `--resume` and `--load` ask for; a ValueError if it does not fit, or is damaged."""
         trainer, options = self.trainer, self.trainer.settings.run
         if options.async_save:
             # On all ranks at one place, since it makes a group.
@@ -59,11 +52,7 @@ class Saving:
             self._in_memory()
 
     def resume(self) -> None:
-        """Go on from the newest state there is, in shared memory or on the disk.
-
-        Raises:
-            ValueError: It is of another training, or damaged.
-        """
+        """Go on from the newest state there is, in shared memory or on the disk."""
         say = self.trainer.display.say
         path = checkpoint.newest(self.folder)
         if path:
@@ -205,9 +194,7 @@ class Saving:
 def clear(settings: Settings, first: bool) -> None:
     """Remove what earlier runs have left in the run's folder and in memory, unless this one goes on with it.
 
-    Args:
-        settings: Of this run.
-        first: Whether this is rank 0, to which the folder belongs; each machine has its own memory.
+    The folder belongs to rank 0 (`first`); each machine has its own memory.
     """
     options = settings.run
     if options.overwrite and first:

@@ -26,21 +26,12 @@ MOST = 2  # rewinds to one checkpoint
 
 
 class SpikeWatch:
-    """Looks at every step's loss, and whether its gradient's norm is a number.
-
-    Args:
-        training: This rank's.
-        tokens: The losses of the step's tokens.
-
-    Attributes:
-        spikes: The detector.
-        limit: The loss above which the step looked at last is a spike.
-        layers: The norm of each layer's gradient in the last spike.
-    """
+    """Looks at every step's loss, and whether its gradient's norm is a number."""
 
     def __init__(self, training: Training, tokens: TokenLosses):
-        self.training, self.tokens = training, tokens
-        self.spikes, self.limit, self.layers = Spikes(), math.inf, dict[str, float]()
+        self.training, self.tokens, self.spikes = training, tokens, Spikes()
+        self.limit = math.inf  # the loss above which the step looked at last is a spike
+        self.layers = dict[str, float]()  # the norm of each layer's gradient in the last spike
 
     def seen(self, report: Report) -> bool:
         """Whether the step is a spike; every rank calls it."""

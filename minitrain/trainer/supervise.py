@@ -40,7 +40,6 @@ def supervise(
     Args:
         start: Starts the ranks. Those that failed are replaced with the next call.
         train: Trains on ranks, and returns the exit status; the number is when those before them have failed.
-        settings: What to train.
     """
     ranks: Ranks | None = None
     failed: float | None = None

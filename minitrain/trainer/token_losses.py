@@ -17,11 +17,7 @@ from minitrain.craft.loss_by_source import mean_by
 
 
 class TokenLosses:
-    """Losses of the tokens that have gone through the model since `begin`; every rank calls all of it.
-
-    Args:
-        training: This rank's.
-    """
+    """Losses of the tokens that have gone through the model since `begin`; every rank calls all of it."""
 
     def __init__(self, training: Training):
         self.training, self.module = training, training.part.loss
@@ -33,9 +29,7 @@ class TokenLosses:
     def by_label(self, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The mean loss of the samples with each label over all ranks, and how many tokens they have: [count] each.
 
-        Args:
-            labels: Of this rank's samples, [samples], each 0 to count − 1.
-            count: How many labels there are.
+        `labels` are those of this rank's samples, [samples], each 0 to count − 1.
         """
         rows = self._rows()
         # Ranks whose losses don't count have no rows, and need no labels.
@@ -51,12 +45,7 @@ class TokenLosses:
         return mean_by(rows, both, count * seq)[0].view(count, seq)
 
     def by_sample(self, first: int, count: int) -> Tensor:
-        """The mean loss of each sample of a step, on all ranks, [count].
-
-        Args:
-            first: Which of them is this rank's first.
-            count: How many all ranks have.
-        """
+        """The mean loss of each of a step's `count` samples, of which `first` is this rank's first; on all ranks."""
         rows = self._rows()
         means = torch.zeros(count, dtype=torch.float64, device=rows.device)
         # Each rank along cp brings the mean of its own tokens, of which all have equally many.

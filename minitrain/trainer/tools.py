@@ -64,11 +64,7 @@ class Generate:
     start: Start = Start()
 
     def check(self) -> None:
-        """Find invalid options before ranks are started.
-
-        Raises:
-            ValueError: Says what would do.
-        """
+        """Find invalid options before ranks are started; the ValueError says what would do."""
         if not self.prompt:
             raise ValueError("prompt='' has nothing to continue; give at least one character")
         if self.tokens < 0:
@@ -97,7 +93,6 @@ class Evaluate:
     start: Start = Start()
 
     def check(self) -> None:
-        """As `Generate.check`."""
         if self.windows is not None and self.windows < 1:
             raise ValueError(f"windows={self.windows} must be at least 1; leave it out for all")
 
@@ -118,7 +113,6 @@ class Export:
     format: Literal["minitrain", "gpt2"] = "minitrain"
 
     def check(self) -> None:
-        """As `Generate.check`."""
         check_export("file", self.file)
 
 
@@ -157,11 +151,7 @@ def _start(asked: Generate | Evaluate, loop: str) -> int:
 
 
 def settings_of(folder: Path, layout: Layout) -> Settings:
-    """The settings with which a run's weights are read in some layout.
-
-    Raises:
-        ValueError: The folder is no run's, or has no checkpoint.
-    """
+    """The settings with which a run's weights are read in some layout."""
     _check_folder(folder)
     if not (folder / config.NAME).is_file():
         raise ValueError(

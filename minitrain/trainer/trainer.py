@@ -28,7 +28,7 @@ from minitrain.comm import World
 from minitrain.comm.control import any_of, gather_objects
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
-from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
+from minitrain.composition.step import Instruments, NotFinite, Report, Training
 from minitrain.craft.loss_by_source import bits_per_byte
 from minitrain.data import sources
 from minitrain.data.manifest import TOKENIZER
@@ -53,26 +53,20 @@ class Trainer:
     """Everything around the loop of `minitrain/train.py` on this rank.
 
     Args:
-        world: This rank.
         settings: The same on all ranks.
         asked_to_stop: Whether the run is to end after the current step; called on each rank.
-        collectives: Of each axis; the default is torch.distributed.
         tell: Shows a text to the reader, on rank 0.
         asked_to_save: Whether the run is to save before the next step; called on each rank.
         failed: When the ranks before these have failed (`time.monotonic`); None for those that are started first.
 
     Attributes:
-        profile: Where a step's time goes.
         instruments: The instruments of the training: the collectives, timed, and the profile's timer.
         samples: The training data.
-        tokenizer: What their tokens mean.
         sources: Names of a mixture's sources.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have, but for
         left_out: the first sample of each batch that is left out, after a spike.
-        saving: The run's checkpoints.
-        spikes: What watches for spikes, if the run is to.
         training: The model, its gradients and its optimizer, from `begin` on.
         reports: Of the steps that this run has done.
         status: The exit status, once `run` is over.
@@ -88,7 +82,6 @@ class Trainer:
         world: World,
         settings: Settings,
         asked_to_stop: Callable[[], bool] = lambda: False,
-        collectives: AxisCollectives | None = None,
         tell: Callable[[str], None] = print,
         asked_to_save: Callable[[], bool] = lambda: False,
         failed: float | None = None,
@@ -118,7 +111,7 @@ class Trainer:
         self.sources = [share.name for share in self.text.shares] if isinstance(self.text, sources.Mixed) else []
         self.about = identity.described(settings, self.text.sha256, self.tokenizer.kind)
         self.profile = profile.Profile(world)
-        timed = self.profile.collectives(settings.layout, collectives)
+        timed = self.profile.collectives(settings.layout)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
         self.done = self.position = self.skipped = 0
         self.reports: list[Report] = []
@@ -287,10 +280,9 @@ class Trainer:
             found["validation sources"] = self._named(*self._tokens.by_label(mine, len(self.sources)))
             if self.done == self.settings.steps.steps:
                 rows = self._tokens.by_position(mine, len(self.sources)).tolist()
+                pairs = zip(self.sources, rows, strict=True)
                 found["validation positions"] = {
-                    name: row
-                    for name, row in zip(self.sources, rows, strict=True)
-                    if name in found["validation sources"]
+                    name: row for name, row in pairs if name in found["validation sources"]
                 }
         found |= probes.ask(self.training, self.probes)
         bits = None if self.tokenizer.kind == BYTES else found.get("validation bits per byte")

@@ -7,7 +7,9 @@ import pytest
 from minitrain.costs import inference as costs
 from minitrain.costs.roofline import MACHINES
 
-LLAMA = costs.LLAMA_2_70B
+# Touvron et al. 2023, "Llama 2", table 1 and §2.2, and its published configuration: 80 layers, 64 heads of 128, 8 key
+# and value heads, three MLP matrices 28,672 wide, 32,000 words.
+LLAMA = costs.Model(80, 8192, 64, 8, 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 32000 * 8192)
 
 
 def test_llama_2_70b():

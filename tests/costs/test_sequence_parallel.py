@@ -27,6 +27,6 @@ def test_what_torch_keeps_is_the_papers_terms_and_named_deviations(batch, shard,
     for keep_gathered in (False, True):
         kept = costs.kept_terms(*sizes, keep_gathered, 2)
         paper = activations.layer(*sizes)
-        more = sum(costs.deviations(*sizes, 2).values())
+        more = sum(costs.deviations(*sizes[:2], *sizes[4:], 2).values())
         gathered = activations.gathered_inputs(*sizes[:3], ranks) if keep_gathered else 0
         assert abs(sum(kept.values()) - (paper + more + gathered)) < 1e-6 * paper

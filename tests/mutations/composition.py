@@ -221,7 +221,7 @@ MUTATIONS += [
     ),
     Mutation(
         "minitrain.checkpointing.full.state._add",
-        "done += _count(sizes)",
+        "done += math.prod(sizes)",
         "pass",
         TRAINER,
         "dp4, interrupted after 3 of 4 steps and resumed: elements",

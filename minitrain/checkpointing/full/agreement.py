@@ -62,7 +62,11 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
             text = json.dumps([step, extra], sort_keys=True)
         except TypeError as error:
             raise ValueError(f"extra={extra!r} is no JSON: {error}") from None
-        return text, {name: (*_kind(sharded), _written(sharded)) for name, sharded in nonempty(state).items()}
+        tensors = {}
+        for name, sharded in nonempty(state).items():
+            written = sum(shard.tensor.numel() for shard in sharded.shards) if sharded.writes else 0
+            tensors[name] = *_kind(sharded), written
+        return text, tensors
 
     everyone = gather_objects(same_on_all_ranks(described, group), group)
     if len({text for text, _ in everyone}) > 1:
@@ -82,10 +86,6 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
 
 def _kind(sharded: ShardedTensor) -> tuple[tuple[int, ...], str]:
     return tuple(sharded.shape), str(sharded.dtype).removeprefix("torch.")
-
-
-def _written(sharded: ShardedTensor) -> int:
-    return sum(shard.tensor.numel() for shard in sharded.shards) if sharded.writes else 0
 
 
 def nonempty(state: State) -> State:

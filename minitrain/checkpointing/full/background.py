@@ -37,14 +37,9 @@ class Background:
         self.copies: dict[tuple[str, int], torch.Tensor] = {}
 
     def save(self, folder: Path, step: int, state: State, extra: dict[str, Any], keep: int = 2) -> None:
-        """Copy this rank's shards, and begin to write; waits until an earlier save has ended.
+        """Copy this rank's shards, and begin to write as `checkpoint.save` does; waits until an earlier save has ended.
 
-        Args:
-            folder: As of `checkpoint.save`, like all that follow.
-            step: Steps done.
-            state: This rank's shards, which may change as soon as this returns.
-            extra: Other data of the run.
-            keep: How many checkpoints stay.
+        The shards may change as soon as this returns.
 
         Raises:
             ValueError: The earlier save was invalid; on every rank alike.
@@ -57,8 +52,7 @@ class Background:
     def wait(self) -> Path | None:
         """Wait until what was begun is on the disk; returns its path.
 
-        Returns:
-            None if nothing was being written, or if it could not be written, of which a warning has told.
+        That is None if nothing was being written, or if it could not be written, of which a warning has told.
         """
         writing, self._writing = self._writing, None
         return writing.result() if writing else None

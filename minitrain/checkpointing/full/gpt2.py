@@ -37,17 +37,11 @@ Shape = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where a file has one of our tensors.
+    """Where a file has one of our tensors."""
 
-    Attributes:
-        name: Of the file's tensor.
-        transposed: Whether it is [in, out] there and [out, in] here.
-        third: Which third of its outputs is ours: 0 query, 1 key, 2 value; None: all of them.
-    """
-
-    name: str
-    transposed: bool = False
-    third: int | None = None
+    name: str  # of the file's tensor
+    transposed: bool = False  # [in, out] there and [out, in] here
+    third: int | None = None  # which of its outputs is ours: 0 query, 1 key, 2 value; None: all of them
 
     def shape(self, own: Shape) -> Shape:
         """The shape of the file's tensor, by that of ours."""
@@ -81,12 +75,7 @@ def recognized(names: Collection[str]) -> bool:
 
 
 def places(ours: Collection[str], there: Collection[str]) -> dict[str, Place]:
-    """Where a file has the tensors that a run asks for; those that GPT-2 lacks keep their names, which it lacks, too.
-
-    Args:
-        ours: Names of the run's tensors.
-        there: Names of the file's, with the prefix or without.
-    """
+    """Where a file has the tensors that a run asks for; one that GPT-2 lacks keeps its name, which it lacks, too."""
     prefix = PREFIX if any(name.startswith(PREFIX) for name in there) else ""
     found = {}
     for name in ours:

@@ -31,17 +31,11 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a checkpoint's manifest.
+    """The content of a checkpoint's manifest."""
 
-    Attributes:
-        step: The training step after which it was written.
-        files: Size and checksum of each file by name.
-        extra: The run's data other than tensors, as JSON.
-    """
-
-    step: int
-    files: dict[str, Sum]
-    extra: dict[str, Any]
+    step: int  # after which it was written
+    files: dict[str, Sum]  # by name
+    extra: dict[str, Any]  # the run's data other than tensors, as JSON
 
 
 def checksum(file: Path) -> Sum:
@@ -53,7 +47,8 @@ def checksum(file: Path) -> Sum:
 
 def write(path: Path, manifest: Manifest) -> None:
     """Write the manifest of the folder `path` and bring it, and the folder's list of files, to the disk."""
-    content = {"step": manifest.step, "files": _files(manifest), "extra": manifest.extra}
+    files = {name: list(manifest.files[name]) for name in sorted(manifest.files)}
+    content = {"step": manifest.step, "files": files, "extra": manifest.extra}
     content = json.loads(json.dumps(content))  # as it will be read: keys of JSON are texts
     with open(path / NAME, "w", encoding="utf-8") as stream:
         json.dump({**content, "sha256": _own(content)}, stream, indent=1)
@@ -64,11 +59,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path) -> Manifest:
-    """Read the manifest of the folder `path`.
-
-    Raises:
-        ValueError: It is missing or damaged; names the file.
-    """
+    """The manifest of the folder `path`; a ValueError names it if it is missing or damaged."""
     try:
         about = (path / NAME).stat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:  # a pipe would be waited for
@@ -117,10 +108,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _files(manifest: Manifest) -> dict[str, list[int | str]]:
-    return {name: list(manifest.files[name]) for name in sorted(manifest.files)}
 
 
 def _own(content: dict[str, Any]) -> str:

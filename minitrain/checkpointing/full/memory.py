@@ -51,7 +51,7 @@ class Memory:
         hosts = gather_objects(socket.gethostname())
         # Ranks are numbered machine by machine, so the same number of ranks further on is another machine.
         apart = hosts.count(hosts[0])
-        sizes = gather_objects(_bytes(state))
+        sizes = gather_objects(sum(_room(tensor) for sharded in state.values() for tensor, _ in sharded.shards))
         # As long on all ranks as on the largest, since each keeps a copy of another's.
         self._path, size = place(folder, root), EXTRA + max(sizes)
         # A group of its own, because the thread's messages must not mix with the training's.
@@ -108,10 +108,7 @@ class Memory:
     def save(self, step: int, state: State, extra: dict[str, Any]) -> None:
         """Copy all shards, and begin to save the copy; waits until an earlier save has ended.
 
-        Args:
-            step: Steps done.
-            state: This rank's shards, which may change as soon as this returns.
-            extra: Other data of the run, as JSON of at most 64 KiB.
+        The shards may change as soon as this returns; `extra` may have at most 64 KiB as JSON.
         """
         self.wait()
         text = json.dumps(extra).encode()
@@ -208,7 +205,3 @@ def shared(path: Path) -> str:
 
 def _room(tensor: Tensor) -> int:
     return -(-tensor.nbytes // 16) * 16  # each begins where any dtype may begin
-
-
-def _bytes(state: State) -> int:
-    return sum(_room(tensor) for sharded in state.values() for tensor, _ in sharded.shards)

@@ -76,12 +76,10 @@ State = dict[str, ShardedTensor]
 
 
 def flat_regions(shape: Sequence[int], start: int, stop: int) -> list[Region]:
-    """The regions that elements `start` to `stop` of a flattened tensor make up, at most 2d − 1 in d dimensions.
+    """Offsets and sizes of the regions that elements `start` to `stop` of a flattened tensor make up, in their order.
 
-    The rest of a row that has begun, then whole rows, then the beginning of a row, each row split likewise.
-
-    Returns:
-        Offsets and sizes of each region, in the elements' order; each region is a run of them.
+    These are the rest of a row that has begun, then whole rows, then the beginning of a row, each row split likewise:
+    at most 2d − 1 regions in d dimensions, each of them a run of elements.
 
     Raises:
         ValueError: The tensor has no such elements.
@@ -126,11 +124,7 @@ def flat_shards(flat: Shaped[Tensor, " elements"], shape: Sequence[int], start: 
 
 
 def check_shards(state: Mapping[str, ShardedTensor]) -> None:
-    """Check that each shard lies in its whole tensor.
-
-    Raises:
-        ValueError: Names the tensor, and what does not fit.
-    """
+    """Check that each shard lies in its whole tensor; the ValueError names the tensor, and what does not fit."""
     for name, sharded in state.items():
         for tensor, offsets in sharded.shards:
             inside = len(offsets) == len(sharded.shape) == tensor.dim() and all(
@@ -259,12 +253,7 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """The library's reader of files, which here executes no code from a file. Tensors are read with `weights_only`.
-
-    Args:
-        path: The checkpoint.
-        files: The files that belong to it, with their sizes.
-    """
+    """The library's reader of files, which here executes no code from a file. Tensors are read with `weights_only`."""
 
     def __init__(self, path: Path, files: Mapping[str, Sum]):
         super().__init__(path)
@@ -282,7 +271,6 @@ class Reader(FileSystemReader):
         return metadata
 
     def fill(self, state: State, metadata: Metadata) -> None:
-        """Read into all shards of `state`."""
         plan = ReadPlan(state, metadata)
         self.set_up_storage_reader(metadata, is_coordinator=True)
         self.read_data(plan.create_local_plan(), plan).wait()

@@ -7,6 +7,7 @@ tensor of one device, under its name there. With these, no knowledge of the layo
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -48,13 +49,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
 def check_finite(state: State, where: Path | str, instead: str) -> None:
     """Refuse what a checkpoint held, on all ranks alike, if there is a NaN or an infinite number in it.
 
-    Args:
-        state: What was loaded.
-        where: Where it was found, and
-        instead: how to go on without it: both for the message.
-
-    Raises:
-        ValueError: Names the states.
+    The ValueError names the states, where they were found, and how to go on without them (`instead`).
     """
     # A rank may be the only one that holds the NaN, and all have to refuse.
     mine = [name for name, each in state.items() if not all(bool(s.tensor.isfinite().all()) for s in each.shards)]
@@ -79,8 +74,8 @@ def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: 
             entry = ShardedTensor(tuple(whole), flat.dtype, [], gradients.spread[name].first)
             done = offset
             for offsets, sizes in flat_regions(local_shape, start, stop):
-                region = flat[done : done + _count(sizes)].view(sizes)
-                done += _count(sizes)
+                region = flat[done : done + math.prod(sizes)].view(sizes)
+                done += math.prod(sizes)
                 place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
                 # The vocabulary may be padded: rows beyond the whole tensor belong to no rank.
                 real = [max(0, min(size, end - at)) for size, end, at in zip(sizes, whole, place, strict=True)]
@@ -99,10 +94,6 @@ def _add_whole(
         writes = gradients.spread[name].first and line.rank == 0
         whole = Shard(value, (0,) * value.dim())
         state[f"{kind}.{name}"] = ShardedTensor(tuple(value.shape), value.dtype, [whole], writes)
-
-
-def _count(sizes: tuple[int, ...]) -> int:
-    return int(torch.Size(sizes).numel())
 
 
 @torch.no_grad()

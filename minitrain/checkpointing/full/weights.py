@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -45,18 +44,12 @@ _DTYPES = {
 
 
 class Whole(NamedTuple):
-    """A tensor of a file to be written.
-
-    Attributes:
-        shape, dtype: Of it.
-        parts: Names of the checkpoint's tensors that it is made of, one after another along dim 0.
-        transposed: Whether it is transposed then.
-    """
+    """A tensor of a file to be written."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    parts: list[str]
-    transposed: bool
+    parts: list[str]  # names of the checkpoint's tensors that it is made of, one after another along dim 0
+    transposed: bool  # after that
 
 
 def export_safetensors(path: Path, file: Path, as_gpt2: bool = False) -> None:
@@ -84,9 +77,8 @@ def export_safetensors(path: Path, file: Path, as_gpt2: bool = False) -> None:
     }
     kinds = {name: (tuple(about.size), about.properties.dtype) for name, about in saved.items()}  # type: ignore[union-attr]
     wholes = _as_gpt2(kinds) if as_gpt2 else {name: Whole(*kind, [name], False) for name, kind in kinds.items()}
-    wholes = dict(
-        sorted(wholes.items(), key=lambda each: (-each[1].dtype.itemsize, each[0]))
-    )  # keeps all of them aligned
+    # Wide ones first, which keeps all of them aligned.
+    wholes = dict(sorted(wholes.items(), key=lambda each: (-each[1].dtype.itemsize, each[0])))
 
     def read(name: str) -> Tensor:
         shape, dtype = kinds[name]
@@ -143,7 +135,7 @@ def _header(wholes: dict[str, Whole], step: int) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None = None) -> None:
+def import_safetensors(file: Path, state: State) -> None:
     """Fill the weights of `state` from a safetensors file; every rank calls it.
 
     Numbers of another dtype are converted to that of the shards.
@@ -151,7 +143,6 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     Args:
         file: The file; its names are those of one device's model, or Hugging Face's for GPT-2.
         state: This rank's shards. Only names that begin with "model." are filled.
-        group: The ranks that hold the state.
 
     Raises:
         ValueError: On every rank alike, before any tensor is changed: the file is damaged or of another model; names
@@ -169,17 +160,17 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
         except SafetensorError as error:
             raise ValueError(f"{file} is no sound safetensors file: {error}") from None
 
-    there = same_on_all_ranks(shapes, group)
+    there = same_on_all_ranks(shapes, None)
     asked = {name: tuple(sharded.shape) for name, sharded in mine.items()}
     # Of all ranks: one alone cannot tell which tensors are left over.
-    everyone = {name: shape for each in gather_objects(asked, group) for name, shape in each.items()}
+    everyone = {name: shape for each in gather_objects(asked) for name, shape in each.items()}
     places = gpt2.places(everyone, there) if gpt2.recognized(there) else {name: Place(name) for name in everyone}
     if problems := _another_model(everyone, there, places):
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         about = f"; {gpt2.sizes(there)}" if gpt2.recognized(there) else ""
         raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}{about}")
     # A reading of its own, since a NaN must be found before any weight is changed.
-    found = gather_objects(same_on_all_ranks(lambda: _not_finite(file, mine, places), group), group)
+    found = gather_objects(same_on_all_ranks(lambda: _not_finite(file, mine, places), None))
     if lost := sorted(set().union(*found)):
         more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         raise ValueError(
@@ -189,9 +180,9 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     # A tied run would drop a head of its own without a word.
     if TIED in there and HEAD not in everyone and TABLE in everyone:
         head = places[TABLE]._replace(name=TIED)
-        if any(gather_objects(same_on_all_ranks(lambda: _apart(file, mine, places[TABLE], head), group), group)):
+        if any(gather_objects(same_on_all_ranks(lambda: _apart(file, mine, places[TABLE], head), None))):
             raise ValueError(f"{file} has a {TIED} that differs from {places[TABLE].name}; add --no-tied")
-    same_on_all_ranks(lambda: _fill(file, mine, places), group)
+    same_on_all_ranks(lambda: _fill(file, mine, places), None)
 
 
 def _another_model(run: dict[str, Shape], there: dict[str, Shape], places: dict[str, Place]) -> list[str]:

@@ -33,18 +33,11 @@ class Adafactor(OnShards, torch.optim.Adafactor):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; parameters without a gradient stay as they are.
-
-        Args:
-            closure: Called first, with gradients enabled, as in torch's optimizers.
-        """
+        """One step; parameters without a gradient stay as they are. `closure` is called first, as by torch."""
         if self._comm is None:
             # Without the hooks that torch wraps around a step: they are run around this one.
             return inspect.unwrap(torch.optim.Adafactor.step)(self, closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self.loss_of(closure)
         tensors = [
             (shard, -gradient if group["maximize"] else gradient, group, piece)
             for shard, gradient, group in self.found()
@@ -129,7 +122,6 @@ def squares(gradient: Tensor, piece: Piece) -> tuple[Tensor, ...]:
 
 
 def length(piece: Piece) -> int:
-    """Elements of a piece."""
     return piece.own.stop - piece.own.start
 
 

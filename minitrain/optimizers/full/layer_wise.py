@@ -11,24 +11,27 @@ Megatron-LM keeps whole layers together for such optimizers, and DeepSpeed's LAM
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from minitrain.optimizers.adam import moments
 from minitrain.optimizers.full.on_shards import OnShards
 
 
+class Layer(NamedTuple):
+    """What a rank has of a layer: `x` is part `piece` of a parameter, and `u` its direction."""
+
+    parameter: Tensor
+    piece: Any
+    x: Tensor
+    u: Tensor
+    group: dict[str, Any]
+
+
 class LayerWise(OnShards):
-    """Steps each layer by a length that depends on its norm. A parameter is a layer, unless it is a flat shard.
-
-    Args:
-        params: Parameters, or parameter groups.
-        defaults: Options of the optimizer.
-
-    Raises:
-        ValueError: An option is not what it should be.
-    """
+    """Steps each layer by a length that depends on its norm. A parameter is a layer, unless it is a flat shard."""
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         if not defaults["lr"] > 0:
@@ -39,22 +42,13 @@ class LayerWise(OnShards):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; parameters without a gradient stay as they are.
-
-        Args:
-            closure: Called first, with gradients enabled, as in torch's optimizers.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        layers: list[tuple[Tensor, Any, Tensor, Tensor, dict[str, Any]]] = []
+        """One step; parameters without a gradient stay as they are. `closure` is called first, as by torch."""
+        loss = self.loss_of(closure)
+        layers: list[Layer] = []
         squares: list[Tensor] = []
         for parameter, gradient, group in self.found():
-            direction, wide = (
-                self._direction(parameter, gradient, group),
-                torch.promote_types(parameter.dtype, torch.float32),
-            )
+            direction = self._direction(parameter, gradient, group)
+            wide = torch.promote_types(parameter.dtype, torch.float32)
             for piece in self.pieces(parameter):
                 # Of a flat shard its piece, empty where this rank has nothing of the layer: its squares are 0, and
                 # nothing moves. A parameter is stepped as it lies in memory, which may be channels last.
@@ -62,14 +56,14 @@ class LayerWise(OnShards):
                 x, u = parameter[own], direction[own]
                 # Squares of many elements: more than 16 bits can add up.
                 squares.append(torch.stack([x.square().sum(dtype=wide), u.square().sum(dtype=wide)]))
-                layers.append((parameter, own, x, u, group))
+                layers.append(Layer(parameter, own, x, u, group))
         # On all ranks alike: under ZeRO each shard has a gradient, of zeros if need be.
         if not layers:
             return loss
         # (layers, 2). Squares can be added over ranks, norms cannot.
         norms = self.summed(torch.stack(squares))
-        for (parameter, piece, x, u, group), (x_norm, u_norm) in zip(layers, norms.sqrt(), strict=True):
-            self._move(parameter, piece, x, u, x_norm, u_norm, group)
+        for layer, (x_norm, u_norm) in zip(layers, norms.sqrt(), strict=True):
+            self._move(layer, x_norm, u_norm)
         return loss
 
     @abstractmethod
@@ -77,16 +71,7 @@ class LayerWise(OnShards):
         """What the second norm is taken of; updates the states."""
 
     @abstractmethod
-    def _move(
-        self,
-        parameter: Tensor,
-        piece: Any,
-        x: Tensor,
-        u: Tensor,
-        x_norm: Tensor,
-        u_norm: Tensor,
-        group: dict[str, Any],
-    ) -> None:
+    def _move(self, layer: Layer, x_norm: Tensor, u_norm: Tensor) -> None:
         """Step one layer's piece, given the norms of the whole layer and of its direction."""
 
 
@@ -94,15 +79,9 @@ class LAMB(LayerWise):
     """The full form of `minitrain.optimizers.lamb`: parameter groups, frozen and unused parameters, states, ZeRO.
 
     Args:
-        params: Parameters, or parameter groups.
         lr: α, the part of its norm by which a layer moves.
-        betas: As Adam's.
-        eps: As Adam's.
         weight_decay: λ.
         phi: The least and the largest norm that φ lets pass.
-
-    Raises:
-        ValueError: An option is not what it should be.
 
     Source: You et al. 2020, algorithm 2.
     """
@@ -130,23 +109,12 @@ class LAMB(LayerWise):
             state["step"] = torch.tensor(0.0)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
-        beta_1, beta_2 = group["betas"]
-        t, m, v = int(state["step"].item()), state["exp_avg"], state["exp_avg_sq"]
-        m.mul_(beta_1).add_(gradient, alpha=1 - beta_1)
-        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-        m_hat, v_hat = m / (1 - beta_1**t), v / (1 - beta_2**t)
+        t = int(state["step"].item())
+        m_hat, v_hat = moments(state["exp_avg"], state["exp_avg_sq"], gradient, group["betas"], t)
         return m_hat / (v_hat.sqrt() + group["eps"]) + group["weight_decay"] * parameter
 
-    def _move(
-        self,
-        parameter: Tensor,
-        piece: Any,
-        x: Tensor,
-        u: Tensor,
-        x_norm: Tensor,
-        u_norm: Tensor,
-        group: dict[str, Any],
-    ) -> None:
+    def _move(self, layer: Layer, x_norm: Tensor, u_norm: Tensor) -> None:
+        _, _, x, u, group = layer
         # A layer of zeros could otherwise never leave them, and one without an update would divide by 0.
         ratio = torch.where((x_norm > 0) & (u_norm > 0), x_norm.clamp(*group["phi"]) / u_norm, 1.0)
         x.sub_(group["lr"] * ratio * u)
@@ -156,14 +124,10 @@ class LARS(LayerWise):
     """The full form of `minitrain.optimizers.lars`: parameter groups, frozen and unused parameters, states, ZeRO.
 
     Args:
-        params: Parameters, or parameter groups.
         lr: The global rate γ.
         momentum: m.
         weight_decay: β.
         eta: η, how far a layer trusts its step.
-
-    Raises:
-        ValueError: An option is not what it should be.
 
     Source: You et al. 2017, algorithm 1.
     """
@@ -183,16 +147,8 @@ class LARS(LayerWise):
             state["momentum_buffer"] = torch.zeros_like(parameter)
         return gradient
 
-    def _move(
-        self,
-        parameter: Tensor,
-        piece: Any,
-        x: Tensor,
-        u: Tensor,
-        x_norm: Tensor,
-        u_norm: Tensor,
-        group: dict[str, Any],
-    ) -> None:
+    def _move(self, layer: Layer, x_norm: Tensor, u_norm: Tensor) -> None:
+        parameter, piece, x, u, group = layer
         rate = group["eta"] * x_norm / (u_norm + group["weight_decay"] * x_norm)
         rate = torch.where((x_norm > 0) & (u_norm > 0), rate, 1.0)
         # A view, so that the momentum itself changes.

@@ -33,13 +33,11 @@ class Muon(OnShards):
         lr: The learning rate; of a group with AdamW, AdamW's.
         weight_decay: λ, decoupled.
         momentum: μ.
-        nesterov: Whether a step looks ahead along the momentum.
         ns_steps: Steps of Newton–Schulz.
         adjust_lr_fn: A matrix's rate is multiplied by √max(1, r/c), "original" (or None), or by 0.2 √max(r, c),
             "match_rms_adamw", with which AdamW's rate suits both.
         ns_dtype: In which Newton–Schulz computes.
-        betas: Of AdamW.
-        eps: Of AdamW.
+        betas, eps: Of AdamW.
         use_muon: Whether Muon steps a group, whose tensors must then be matrices.
 
     Raises:
@@ -96,15 +94,8 @@ class Muon(OnShards):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; parameters without a gradient stay as they are.
-
-        Args:
-            closure: Called first, with gradients enabled, as in torch's optimizers.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        """One step; parameters without a gradient stay as they are. `closure` is called first, as by torch."""
+        loss = self.loss_of(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["use_muon"]:
@@ -172,7 +163,6 @@ class Muon(OnShards):
 
 
 def rate(group: dict[str, Any], shape: torch.Size) -> float:
-    """The learning rate of a matrix."""
     rows, columns = shape
     if group["adjust_lr_fn"] == "match_rms_adamw":
         return group["lr"] * 0.2 * math.sqrt(max(rows, columns))

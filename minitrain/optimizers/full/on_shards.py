@@ -61,6 +61,12 @@ class OnShards(torch.optim.Optimizer):
         self._pieces = {shard: pieces for its in shards for shard, pieces in its.items()}
         self._comm, self._device = comm, device
 
+    @staticmethod
+    def loss_of(closure: Any) -> Any:
+        """What torch's optimizers do first in a step: call the closure, with gradients enabled, if there is one."""
+        with torch.enable_grad():
+            return None if closure is None else closure()
+
     def pieces(self, parameter: Tensor) -> Sequence[Piece]:
         """What lies in a parameter: pieces of tensors if it is a flat shard, else one whole tensor."""
         # Under ZeRO every tensor of the line is listed, so all ranks go through equally many.

@@ -38,7 +38,6 @@ class Update:
     """A gradient that the server took in.
 
     Attributes:
-        worker: The worker that computed it.
         step: The worker's clock at that time: its pushes before this one.
         version: Number of updates in the parameters that it was computed from.
         staleness: Updates applied since those parameters were pulled.
@@ -119,11 +118,9 @@ class AsynchronousServer:
         return {worker: refused.count(worker) for worker in sorted(set(refused))}
 
     def serve(self, ledger: Ledger | None = None, after: Callable[[Update], None] | None = None) -> None:
-        """Serve until every worker has left or died.
+        """Serve until every worker has left or died, calling `after` each update.
 
-        Args:
-            ledger: Counts what is sent and received, also by the threads.
-            after: Called after each update.
+        The ledger also counts what the threads send and receive.
         """
         inbox = Inbox(self._trained, self.roles.workers, self.roles.group, ledger)
         while self._present:

@@ -18,12 +18,7 @@ from typing import NamedTuple
 class Clocks:
     """The steps that each worker has finished, and the rule that they obey.
 
-    Args:
-        workers: The ranks that take part.
-        staleness: s: steps that a worker may be ahead of the slowest when it begins one; None for no bound.
-
-    Raises:
-        ValueError: `staleness` is negative.
+    `staleness` is s, at least 0: steps that a worker may be ahead of the slowest when it begins one; None: no bound.
     """
 
     def __init__(self, workers: Iterable[int], staleness: int | None):
@@ -40,11 +35,9 @@ class Clocks:
         return self._finished[worker] - min(self._finished.values())
 
     def may_begin(self, worker: int) -> bool:
-        """Whether `worker` may begin its next step."""
         return self.staleness is None or self.lead(worker) <= self.staleness
 
     def finish(self, worker: int) -> None:
-        """Count a step of `worker`."""
         self._finished[worker] += 1
 
     def leave(self, worker: int) -> None:
@@ -53,17 +46,11 @@ class Clocks:
 
 
 class Extremes(NamedTuple):
-    """The worst that happened over many orders of events.
+    """The worst that happened over many orders of events."""
 
-    Attributes:
-        lead: Steps that a worker was ahead of the slowest when it began one.
-        staleness: Updates between a worker's pull and its push.
-        states: Number of different states that were reached.
-    """
-
-    lead: int
-    staleness: int
-    states: int
+    lead: int  # steps that a worker was ahead of the slowest when it began one
+    staleness: int  # updates between a worker's pull and its push
+    states: int  # different states that were reached
 
 
 def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Extremes:
@@ -71,12 +58,7 @@ def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Ex
 
     The future depends only on the leads, on which workers are in a step, and on how many updates came since it began.
     There are finitely many such states, and each is visited once. A wrong rule may lead to more and more states, so all
-    ends when a worker begins too far ahead, or a gradient is far too stale.
-
-    Args:
-        workers: Their number.
-        staleness: s.
-        rule: `Clocks`, or a subclass that lets workers begin by another rule.
+    ends when a worker begins too far ahead, or a gradient is far too stale. `rule` is `Clocks` or a subclass of it.
     """
     # For each worker its lead, and the updates since its step began.
     start: tuple[tuple[int, int | None], ...] = tuple((0, None) for _ in range(workers))

@@ -33,21 +33,13 @@ PUSH, PULL, LEAVE, DEATH = range(4)  # in the order in which they are served at 
 
 @dataclass(frozen=True)
 class Message:
-    """A worker's message.
+    """A worker's message; virtual times are 0 without a virtual clock."""
 
-    Attributes:
-        kind: PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes for it.
-        worker: Its sender, within the group.
-        left: The virtual time at which the last of it had left its sender; 0 without a virtual clock.
-        gradients: Of a push: for each parameter its gradient, None where the worker had none.
-        times: For each gradient the virtual time at which it had left.
-    """
-
-    kind: int
-    worker: int
-    left: float = 0.0
-    gradients: tuple[Tensor | None, ...] = ()
-    times: tuple[float, ...] = ()
+    kind: int  # PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes for it
+    worker: int  # its sender, within the group
+    left: float = 0.0  # the virtual time at which the last of it had left its sender
+    gradients: tuple[Tensor | None, ...] = ()  # of a push: of each parameter, None where the worker had none
+    times: tuple[float, ...] = ()  # for each gradient the virtual time at which it had left
 
 
 class Inbox:
@@ -55,8 +47,7 @@ class Inbox:
 
     Args:
         parameters: The gradients' shapes; they are received on the same device.
-        workers: Ranks that send, within `group`.
-        group: Carries the messages; gloo.
+        workers: Ranks that send, within `group`, which is gloo's.
         ledger: Counts what the threads receive.
     """
 
@@ -65,7 +56,7 @@ class Inbox:
         parameters: Sequence[Tensor],
         workers: Sequence[int],
         group: dist.ProcessGroup | None,
-        ledger: Ledger | None = None,
+        ledger: Ledger | None,
     ):
         self._parameters, self._group, self._ledger = parameters, group, ledger
         self._arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -82,10 +73,7 @@ class Inbox:
         that can send has sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower
         rank. Nothing that comes later can be earlier, so a run repeats to the last bit. This is the conservative rule
         of Chandy & Misra 1979, "Distributed Simulation: A Case Study in Design and Verification of Distributed
-        Programs".
-
-        Args:
-            senders: The workers that can send: those that have neither left nor died, and do not wait for an answer.
+        Programs". `senders` can send: they have neither left nor died, and do not wait for an answer.
         """
         # In real time the order of arrival is the order.
         if not self._virtual:

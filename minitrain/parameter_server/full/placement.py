@@ -14,14 +14,7 @@ from collections.abc import Sequence
 
 
 def place(sizes: Sequence[int], servers: int) -> list[int]:
-    """The number of the server that keeps each tensor: largest first, to the emptiest; the first among equals.
-
-    Args:
-        sizes: Bytes of each tensor.
-        servers: Their number.
-
-    Returns:
-        For each tensor a number from 0 to servers − 1; the same for the same arguments, so that no rank need be told.
+    """The number of the server, from 0, that keeps each tensor of so many bytes: largest first, to the emptiest.
 
     Raises:
         ValueError: There is no server, or a size is negative.

@@ -9,13 +9,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Roles:
-    """The division of a group's ranks.
-
-    Attributes:
-        servers: Ranks, within the group, that keep parameters.
-        workers: Ranks, within the group, that compute gradients.
-        group: The ranks that take part; None means everyone.
-    """
+    """The division of a group's ranks, by their numbers within the group; None means everyone."""
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]
@@ -23,20 +17,11 @@ class Roles:
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is a server."""
         return dist.get_rank(self.group) in self.servers
 
 
 def split_roles(servers: int = 1, group: dist.ProcessGroup | None = None) -> Roles:
-    """Make the first `servers` ranks of a group servers and all others workers.
-
-    Args:
-        servers: The number of servers, the same on all ranks.
-        group: The ranks that take part; None means everyone.
-
-    Raises:
-        ValueError: `servers` leaves no server or no worker.
-    """
+    """Make the first `servers` ranks of a group servers and all others workers, of which there must be one at least."""
     ranks = dist.get_world_size(group)
     if not 1 <= servers < ranks:
         raise ValueError(

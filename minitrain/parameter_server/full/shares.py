@@ -15,20 +15,16 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.collectives.full import native
-from minitrain.comm.control import gather_objects
+from minitrain.comm.control import differing, gather_objects
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.full.placement import place
 from minitrain.parameter_server.full.roles import Roles
 
 
 class Parcel:
-    """Trained parameters of one dtype that one server keeps, and the flat tensor in which they travel.
-
-    Args:
-        parameters: By name; all of one dtype and device.
+    """Trained parameters of one dtype and device that one server keeps, and the flat tensor in which they travel.
 
     Attributes:
-        parameters: The same.
         flat: Room for a push: gradients side by side, followed by a flag for each.
         values: The part of `flat` before the flags: room for a pull.
     """
@@ -102,11 +98,7 @@ def shares(module: nn.Module, servers: int) -> list[list[Parcel]]:
 
 
 def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
-    """Check that all ranks agree, and give them the first server's parameters and buffers.
-
-    Raises:
-        ValueError: On every rank alike, before anything is sent; see `Server`.
-    """
+    """Check that all ranks agree, and give them the first server's parameters and buffers; errors as of `Server`."""
     # Before the first message, in which this rank could not take part.
     if dist.get_rank(roles.group) < 0:
         raise ValueError(f"roles.group: this rank ({dist.get_rank()}) is not in it; only its members serve or work")
@@ -127,11 +119,7 @@ def _check_roles(roles: Roles, serves: bool) -> None:
     ranks = list(range(dist.get_world_size(roles.group)))
     everyone = gather_objects((roles.servers, roles.workers, serves), roles.group)
     for index, name in enumerate(("servers", "workers")):
-        seen: dict[tuple[int, ...], list[int]] = {}
-        for rank, theirs in enumerate(everyone):
-            seen.setdefault(theirs[index], []).append(rank)
-        if len(seen) > 1:
-            listed = ", ".join(f"{value} on rank {','.join(map(str, which))}" for value, which in seen.items())
+        if listed := differing([theirs[index] for theirs in everyone]):
             raise ValueError(f"roles.{name} differs between ranks: {listed}; use the same roles on all")
     if not roles.servers or not roles.workers or sorted([*roles.servers, *roles.workers]) != ranks:
         raise ValueError(

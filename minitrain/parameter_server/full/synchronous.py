@@ -138,7 +138,6 @@ class Worker:
         roles: The servers and the workers.
 
     Attributes:
-        module: The same.
         step: Pushes so far.
         refused: How many of them had a NaN or an infinity and counted as nothing.
 
@@ -154,11 +153,7 @@ class Worker:
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
 
     def pull(self) -> None:
-        """Update the parameters to the servers' current values.
-
-        Raises:
-            RuntimeError: A server did not answer within the group's time limit; names it and the step.
-        """
+        """Update the parameters to the servers' current values; RuntimeError names one that did not answer in time."""
         arriving = []
         for server, parcels in self._shares:
             for parcel in parcels:

@@ -28,11 +28,7 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
 
 
 def check(device: torch.device, dtype: torch.dtype, argument: str = "dtype") -> None:
-    """Check that a device multiplies a dtype.
-
-    Raises:
-        ValueError: It does not; names the argument, the device, and the dtypes that it does multiply.
-    """
+    """Check that a device multiplies a dtype; the ValueError names those that it does multiply."""
     known = dtypes(device)
     if dtype not in known:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -88,12 +88,6 @@ def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: 
 class Call:
     """A function with its arguments, and the context in which it was called.
 
-    Args:
-        function: What is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        preserve_random_state: Whether `again` draws the random numbers that `first` drew.
-
     Attributes:
         can_learn: Whether anything in reach could get a gradient.
         structure: How the outputs are nested, once `first` has been called.
@@ -140,11 +134,7 @@ class Call:
         return outputs
 
     def again(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """The outputs of another call in the same context; then random numbers and buffers are put back.
-
-        Raises:
-            RuntimeError: The outputs have other shapes or dtypes than those of the first call.
-        """
+        """The outputs of another call in the same context; then random numbers and buffers are put back."""
         with ExitStack() as around:
             if self._random is not None:
                 around.enter_context(self._random.again())
@@ -179,11 +169,7 @@ def kind(output: Any) -> Any:
 
 
 def unchanged(node: Any) -> Sequence[Tensor]:
-    """The inputs that a node of autograd's graph has kept.
-
-    Raises:
-        RuntimeError: One of them was changed in place since, or the graph was freed by an earlier backward.
-    """
+    """The inputs that a node of autograd's graph has kept; an error if one of them was changed in place since."""
     try:
         return node.saved_tensors
     except RuntimeError as error:

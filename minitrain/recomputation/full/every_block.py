@@ -64,7 +64,6 @@ def check(blocks: list[nn.Module]) -> None:
 
 
 def every_block(gpt: GPT) -> None:
-    """Keep only the inputs of blocks."""
     recompute(gpt.blocks)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from minitrain.models.gpt import GPT, CausalAttention
+from minitrain.models.gpt import CausalAttention
 from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full.checkpoint import checkpoint
 
@@ -39,11 +39,4 @@ def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) ->
     full.recompute(cores, checkpoint)
 
 
-def cores(gpt: GPT) -> None:
-    """Keep only query, key and value, of all that a core keeps."""
-    recompute(gpt)
-
-
-def every_block(gpt: GPT) -> None:
-    """Keep only the inputs of blocks."""
-    full.recompute(gpt.blocks)
+cores, every_block = recompute, full.every_block
