@@ -10,17 +10,17 @@ LESSONS = "minitrain.lessons.tensor_parallel"
 MUTATIONS = [
     # Gradients are added up in float64.
     Mutation(
-        f"{FULL}.mappings._Copy.backward",
-        "_Reduce.apply(gradients[0], ctx.comm)",
-        "_Reduce.apply(gradients[0].double(), ctx.comm)",
+        f"{FULL}.mappings._reduce",
+        "x.clone(",
+        "x.double().clone(",
         f"{HOME}.mappings",
         "bytes sent by this rank, f",
     ),
     # Gradients are gathered in float64.
     Mutation(
-        f"{FULL}.mappings._Split.backward",
-        "_Gather.apply(gradients[0], ctx.comm)",
-        "_Gather.apply(gradients[0].double(), ctx.comm)",
+        f"{FULL}.mappings._gather",
+        "x.new_empty(comm.ranks, *x.shape)",
+        "x.new_empty(comm.ranks, *x.shape, dtype=torch.float64)",
         f"{HOME}.mappings",
         "bytes sent by this rank, split",
     ),

@@ -82,7 +82,8 @@ class TokensToSequence(VocabParallelEmbedding):
     @classmethod
     def of(cls, layer: VocabParallelEmbedding) -> TokensToSequence:
         """The same table, with the very same weight, that returns sequence shards."""
-        made = cls(layer.num_embeddings, layer.embedding_dim, layer.comm, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.num_embeddings, layer.embedding_dim, layer.comm)
         made.weight = layer.weight
         made.mark_parameters()
         return made
@@ -148,8 +149,8 @@ class HeadFromSequence(VocabParallelHead):
     @classmethod
     def of(cls, layer: VocabParallelHead, keep_gathered: bool = False) -> HeadFromSequence:
         """The same head, with the very same parameters, on sequence shards."""
-        sizes = layer.in_features, layer.vocabulary, layer.bias is not None
-        made = cls(*sizes, layer.comm, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.in_features, layer.vocabulary, layer.bias is not None, layer.comm)
         made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
         made.mark_parameters()
         return made
