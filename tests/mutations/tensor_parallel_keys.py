@@ -83,7 +83,7 @@ MUTATIONS = [
     # torch's dropout, which depends on what a rank has drawn before.
     Mutation(
         f"{HOME}.dropout_rng.ResidualDropout.forward",
-        "drop(x, self.p, self.site, first + positions, torch.arange(hidden, device=x.device))",
+        "drop(x, self.p, self.site, first + positions.view(-1, 1), torch.arange(hidden, device=x.device))",
         "nn.functional.dropout(x, self.p)",
         f"{HOME}.dropout_rng",
         "residual stream: elements",

@@ -15,10 +15,7 @@ from minitrain.context_parallel.full.places import Block
 class Running:
     """Softmax(QKᵀ/√d) V over the keys seen so far. The first block must have a key for every query.
 
-    Args:
-        query: This rank's, `[batch, heads, q, head]`.
-        query_at: Their true positions, `[q]`.
-        rule: What hides or drops weights.
+    `query` is this rank's, `[batch, heads, q, head]`, at the true positions `query_at`, `[q]`.
     """
 
     def __init__(self, query: Tensor, query_at: Tensor, rule: Rule):
@@ -52,13 +49,7 @@ class Running:
 class Backward:
     """The gradients of a rank's queries, summed over all keys, and of keys and values as they come.
 
-    Args:
-        gradient: Of the output.
-        query: This rank's.
-        query_at: Their true positions.
-        output: Over all keys.
-        logsum: Over all keys.
-        rule: As in forward.
+    `output` and `logsum` are those over all keys, and `gradient` is that of the output.
     """
 
     def __init__(self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, rule: Rule):
@@ -98,16 +89,10 @@ class Backward:
 
 
 class Part(NamedTuple):
-    """What one block adds to the gradients of some keys and values.
+    """What one block adds to the gradients of some keys and values, in float32 at least."""
 
-    Attributes:
-        keys: Which of those at hand.
-        to_key: `[batch, kv_heads, keys, head]`, in float32 at least.
-        to_value: Likewise.
-    """
-
-    keys: slice
-    to_key: Tensor
+    keys: slice  # which of those at hand
+    to_key: Tensor  # [batch, kv_heads, keys, head]
     to_value: Tensor
 
 

@@ -22,12 +22,7 @@ from minitrain.context_parallel.full.places import Chunks, length, positions, vi
 
 
 class Ring:
-    """The ring's way to all keys and values.
-
-    Args:
-        comm: The ranks.
-        chunks: What each rank holds, in the order of ranks.
-    """
+    """The ring's way to all keys and values; `chunks` is what each rank holds."""
 
     def __init__(self, comm: Comm, chunks: Sequence[Chunks]):
         self.comm, self.chunks = comm, chunks
