@@ -262,32 +262,24 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             line.gradient = None
 
-    def optimizer_state_dict(self, whole: bool = False) -> dict[str, Any]:
-        """The optimizer's states: this rank's (nothing is sent), or those of all.
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The states of all ranks, gathered; every rank must call it.
 
-        Args:
-            whole: Gather them: on every rank what `optimizer_class` over the module's own parameters would give, which
-                it can load, too. Copies in float32 (`compute_dtype`) are no part of that; see `full_state_dict`.
+        It is what `optimizer_class` over the module's own parameters would give, which it can load, too. Copies in
+        float32 (`compute_dtype`) are no part of it; see `full_state_dict`.
         """
-        if whole:
-            return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
-        return states.own(self.optimizer, self.lines, self._group_names, self.rank, self.ranks)
+        return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
 
     @torch.no_grad()
-    def load_optimizer_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Load what `optimizer_state_dict` gave, of any stage; nothing is sent, except for copies in float32.
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `optimizer_state_dict` gave, of any stage and number of ranks, or a plain optimizer's state dict.
 
-        Ranks' own states bring these copies, where there are any; parameters are then made from them and gathered.
-
-        Args:
-            state: This rank's own; or a whole one, or that of the plain optimizer; or the list of all ranks' own, from
-                any number of ranks and any units, which are then cut anew.
+        Each rank takes its shards, and nothing is sent.
 
         Raises:
-            ValueError: It belongs to another model (names the first mismatch), or to another rank only.
+            ValueError: It belongs to another model or optimizer; names the first mismatch.
         """
-        if states.load(self.optimizer, self.lines, self._group_names, self.rank, self.ranks, state):
-            self.restore()
+        states.load(self.optimizer, self.lines, self._group_names, self.rank, state)
 
     @torch.no_grad()
     def full_state_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ Also called `ZeroRedundancyOptimizer` (PyTorch); P_os in the paper.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -140,19 +140,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 self.comm.all_gather(line.flat).wait()
         return loss
 
-    def state_dict(self, whole: bool = False) -> dict[str, Any]:  # type: ignore[override]
-        """This rank's states (nothing is sent), or, if `whole`, those of all, as the plain optimizer has them."""
-        if whole:
-            return states.whole(self._within(), self.lines, self._names, self.comm)
-        return states.own(self._within(), self.lines, self._names, self.rank, self.ranks)
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """The states of all ranks, as the plain optimizer has them; every rank must call it."""
+        return states.whole(self._within(), self.lines, self._names, self.comm)
 
-    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:  # type: ignore[override]
-        """Load this rank's own state dict, a whole one, or the list of all ranks' own; nothing is sent.
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
+        """Load such a state dict, or that of a plain optimizer; nothing is sent.
 
         Raises:
-            ValueError: It belongs to other parameters (names the first mismatch), or to another rank only.
+            ValueError: It belongs to other parameters; names the first mismatch.
         """
-        states.load(self._within(), self.lines, self._names, self.rank, self.ranks, state_dict)
+        states.load(self._within(), self.lines, self._names, self.rank, state_dict)
         self.state = self._within().state
         for mine, its in zip(self.param_groups, self._within().param_groups, strict=True):
             self._copy_options(its, mine)
