@@ -25,7 +25,7 @@ from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
-from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.flat_shards import FlatShard, check_dense
 from minitrain.zero.full.settings import agree_on_settings, described
 from minitrain.zero.full.sharded import Sharded
 
@@ -289,12 +289,9 @@ class Zero1(Sharded):
         """Bring a gradient to its place, in case it was put elsewhere."""
         if parameter.grad is None:
             view.zero_()  # set to None by the user
-        elif parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse ({parameter.grad.layout}), which a flat line cannot hold; "
-                "make the embedding with sparse=False, or keep its table on a parameter server"
-            )
-        elif parameter.grad.data_ptr() != view.data_ptr():
+            return
+        check_dense(name, parameter.grad)
+        if parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
         elif parameter.grad.stride() != view.stride():
             view.copy_(parameter.grad.clone())  # the same memory, read in another order

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
-from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.flat_shards import FlatShard, check_dense
 from minitrain.zero.full.sharded import Sharded
 
 
@@ -142,11 +142,7 @@ class Zero2(Sharded):
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         self._check_first(collector, name)
-        if gradient.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse ({gradient.layout}), which a flat line cannot hold; "
-                "make the embedding with sparse=False, or keep its table on a parameter server"
-            )
+        check_dense(name, gradient)
         # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
         collector.put(name, gradient.detach(), 1 / self.batch_ranks)
         del gradient  # before sending a line, which may need memory
