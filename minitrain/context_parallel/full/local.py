@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from minitrain.comm.messages import Handle
 from minitrain.context_parallel.full.kernels import Rule, Tokens, attend, gradients, wider
 from minitrain.context_parallel.full.places import Block
 
@@ -110,3 +111,10 @@ def together(parts: Sequence[Part], both: Tensor) -> Tensor:
     if len(parts) == 1 and parts[0].keys == slice(0, both.shape[-2]):
         return torch.stack([parts[0].to_key, parts[0].to_value])
     return added(parts, torch.zeros_like(both, dtype=wider(both.dtype)))
+
+
+def received(coming: Handle) -> Tensor:
+    """What has arrived, once it has."""
+    arrived = coming.wait()
+    assert arrived is not None
+    return arrived

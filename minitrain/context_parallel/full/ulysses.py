@@ -18,9 +18,8 @@ from torch import Tensor
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle, all_to_all
 from minitrain.context_parallel.full.kernels import Rule
-from minitrain.context_parallel.full.local import Backward, Running
+from minitrain.context_parallel.full.local import Backward, Running, received
 from minitrain.context_parallel.full.places import Block, Chunks, length
-from minitrain.context_parallel.full.ring import received
 
 
 class Ulysses:

@@ -50,11 +50,7 @@ class Router(nn.Module, ABC):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw initial weights: normal with deviation 0.02, as in GPT-2.
-
-        Args:
-            generator: Where numbers come from; None for torch's own.
-        """
+        """Draw initial weights: normal with deviation 0.02, as in GPT-2."""
         nn.init.normal_(self.gate.weight, std=0.02, generator=generator)
 
     def set_position(self, seed: int, step: int, first_token: int = 0) -> None:
@@ -91,11 +87,7 @@ class Router(nn.Module, ABC):
         return self.route(x, groups=groups)
 
     def split_into_groups(self, x: Float[Tensor, "tokens hidden"], groups: int) -> Float[Tensor, "groups size hidden"]:
-        """x cut into its groups, in float32 at least.
-
-        Raises:
-            ValueError: It cannot be cut so, or is not as wide as the router.
-        """
+        """x cut into its groups, in float32 at least."""
         tokens, hidden = x.shape
         if hidden != self.hidden:
             raise ValueError(f"x of width {hidden} does not fit hidden={self.hidden}")
@@ -109,12 +101,7 @@ class Router(nn.Module, ABC):
     def scores(
         self, x: Float[Tensor, "groups size hidden"], layer: nn.Linear | None = None
     ) -> Float[Tensor, "groups size columns"]:
-        """xW in the precision of x, also inside autocast and with weights of low precision.
-
-        Args:
-            x: Tokens from `split_into_groups`.
-            layer: W; None: the gate.
-        """
+        """xW in the precision of x, also inside autocast and with weights of low precision; None: W is the gate's."""
         layer = self.gate if layer is None else layer
         # Autocast would multiply in 16 bits, whatever the dtype of x.
         with torch.autocast(x.device.type, enabled=False):

@@ -136,10 +136,7 @@ class ColumnFromSequence(ColumnParallelLinear):
         return made
 
     def forward(self, x: Float[Tensor, "batch shard in_features"]) -> Float[Tensor, "batch seq out"]:
-        """This rank's outputs for all tokens, `[batch, seq, out/t]`.
-
-        Args:
-            x: This rank's tokens, `[batch, seq/tp, in]`.
+        """This rank's outputs for all tokens, `[batch, seq, out/t]`, of its own tokens, `[batch, seq/tp, in]`.
 
         Raises:
             ValueError: With checking, if shape or dtype of x differ between ranks.
@@ -149,12 +146,7 @@ class ColumnFromSequence(ColumnParallelLinear):
     def together(
         self, x: Float[Tensor, "batch shard in_features"], *others: ColumnParallelLinear
     ) -> tuple[Float[Tensor, "batch seq _"], ...]:
-        """The outputs of this layer and of others with the same input, which is gathered once for all of them.
-
-        Args:
-            x: This rank's tokens.
-            *others: Layers over the same group.
-        """
+        """The outputs of this layer and of others with the same input, which is gathered once for all of them."""
         layers = (self, *others)
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         outputs = column_from_sequence(x, weights, biases, self.comm, self.keep_gathered)
@@ -179,10 +171,7 @@ class RowToSequence(RowParallelLinear):
             mark_partial(self.bias)  # each rank adds it to its own tokens only
 
     def forward(self, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch shard out_features"]:
-        """The output of this rank's tokens, `[batch, seq/tp, out]`.
-
-        Args:
-            x: This rank's part of all tokens, `[batch, seq, in/t]`.
+        """The output of this rank's tokens, `[batch, seq/tp, out]`, of its part of all tokens, `[batch, seq, in/t]`.
 
         Raises:
             ValueError: The sequence does not divide by the ranks; with checking also if shapes differ between ranks.

@@ -208,12 +208,7 @@ class ColumnParallelLinear(ParallelLayer):
     def together(
         self, x: Float[Tensor, "*batch in_features"], *others: ColumnParallelLinear
     ) -> tuple[Float[Tensor, "*batch _"], ...]:
-        """The outputs of this layer and of others that take the same input: one all-reduce of its gradient for all.
-
-        Args:
-            x: The same on all ranks.
-            *others: Layers over the same group.
-        """
+        """The outputs of this layer and of others that take the same input: one all-reduce of its gradient for all."""
         layers = (self, *others)
         check_same(type(self).__name__, "x", x, self.comm)
         return column_parallel(x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.comm)
@@ -274,10 +269,7 @@ class RowParallelLinear(ParallelLayer):
         mark(self.weight, 1, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out_features"]:
-        """The whole output, the same on all ranks.
-
-        Args:
-            x: This rank's part `[*batch, in/t]`.
+        """The whole output, the same on all ranks, of this rank's part of the input, `[*batch, in/t]`.
 
         Raises:
             ValueError: With checking, if shapes differ between ranks.

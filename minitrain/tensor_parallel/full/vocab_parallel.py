@@ -30,25 +30,15 @@ from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of the vocabulary a rank holds.
+    """Which rows of the vocabulary a rank holds."""
 
-    Attributes:
-        held: V'/n, as many on each rank.
-        start: The token of the first.
-        real: How many belong to a token; the rest is padding.
-    """
-
-    held: int
-    start: int
-    real: int
+    held: int  # V'/n, as many on each rank
+    start: int  # the token of the first
+    real: int  # how many belong to a token; the rest is padding
 
     @classmethod
     def of(cls, vocabulary: int, comm: AnyComm = None) -> Rows:
-        """Those of this rank.
-
-        Raises:
-            ValueError: This rank is not in the group, or `vocabulary` is below 1.
-        """
+        """Those of this rank."""
         comm = as_comm(comm)
         if vocabulary < 1:
             raise ValueError(f"vocabulary={vocabulary} must be at least 1")
@@ -194,10 +184,7 @@ class VocabParallelHead(ParallelLayer):
             mark(parameter, 0, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch columns"]:
-        """This rank's logits, `[batch, seq, vocabulary/tp]`.
-
-        Args:
-            x: The same on all ranks.
+        """This rank's logits, `[batch, seq, vocabulary/tp]`, of an x that is the same on all ranks.
 
         Raises:
             ValueError: With checking, if x differs between ranks.
@@ -234,11 +221,5 @@ class VocabParallelLoss(ParallelLayer):
 def gather_logits(
     logits: Float[Tensor, "*batch columns"], vocabulary: int, comm: AnyComm = None
 ) -> Float[Tensor, "*batch vocabulary"]:
-    """All ranks' logits side by side, without those of padding: for generation, where every rank draws the same token.
-
-    Args:
-        logits: This rank's.
-        vocabulary: V, the number of tokens.
-        comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
-    """
+    """All ranks' logits side by side, without those of padding: for generation, where all draw the same token."""
     return gather_from_parallel(logits, comm)[..., :vocabulary]

@@ -27,11 +27,7 @@ from minitrain.zero.full.sharded import Sharded
 
 
 class Collector:
-    """Collects the gradients of one line: in full while backward runs, then this rank's shard of their mean.
-
-    Args:
-        line: The parameters that they belong to.
-        dtype: In which they are collected and added up; None: the parameters'.
+    """Collects the gradients of one line in `dtype`: in full while backward runs, then this rank's part of the mean.
 
     Attributes:
         missing: Parameters whose gradients have not arrived in this micro-batch.
