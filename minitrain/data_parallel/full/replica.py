@@ -47,7 +47,6 @@ class Replica(nn.Module, ABC):
         trainable: The parameters that get a gradient, by name, each once.
         comm: The ranks that share the batch.
         ranks: The number of these.
-        reduce_dtype: As given.
 
     Raises:
         ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
@@ -83,6 +82,10 @@ class Replica(nn.Module, ABC):
         # The nodes are kept, since the hooks live only as long as they do.
         self._hooked = [call_when_accumulated(p, self._arrive, name) for name, p in self.trainable.items()]
         broadcast_all([*module.parameters(), *module.buffers()], self.comm)
+        self._prepare(bucket_megabytes)
+
+    def _prepare(self, bucket_megabytes: float) -> None:
+        """Setup that a rung does once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward.
