@@ -21,12 +21,7 @@ from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDrop
 
 
 class HeldPositions(Positions):
-    """The true positions of the tokens that this rank holds.
-
-    Args:
-        chunks: What it holds.
-        seq: Length of the whole sequence.
-    """
+    """The true positions of the tokens that this rank holds, `chunks` of a sequence of length `seq`."""
 
     def __init__(self, chunks: Chunks, seq: int):
         super().__init__()
@@ -47,13 +42,7 @@ class HeldPositions(Positions):
 class HeldDropout(ResidualDropout):
     """Dropout on the residual stream by true token numbers: the elements that one device drops.
 
-    Args:
-        p: Probability of dropping an element.
-        site: The module's name in the whole model.
-        chunks: The tokens that this rank holds.
-        seq: Length of the whole sequence.
-        shard: With sequence parallelism, which shard of these tokens is at hand.
-        shards: Into how many shards they are divided.
+    The rank holds `chunks` of a sequence of length `seq`, which sequence parallelism may divide into `shards`.
     """
 
     def __init__(self, p: float, site: str, chunks: Chunks, seq: int, shard: int = 0, shards: int = 1):

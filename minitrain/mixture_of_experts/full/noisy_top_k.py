@@ -96,11 +96,7 @@ def chances(
 
         P(x, i) = Φ((xW_g)_i − kth_excluding(H, k, i)) / softplus((xW_noise)_i))
 
-    Args:
-        clean: xW_g.
-        noisy: H.
-        deviation: softplus(xW_noise); None: no noise, where the chance is 1 or 0.
-        choices: k.
+    `clean` is xW_g, `noisy` H, and `deviation` softplus(xW_noise); None: no noise, where the chance is 1 or 0.
     """
     experts = clean.shape[-1]
     if choices == experts:

@@ -117,16 +117,7 @@ class Router(nn.Module, ABC):
         return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
 
     def capacity(self, tokens: int, factor: float | None, choices: int = 1) -> int | None:
-        """⌊factor · choices · tokens/experts⌋ places for each expert in a group.
-
-        Args:
-            tokens: Tokens in a group.
-            factor: The capacity factor; None: no limit.
-            choices: Experts of each token.
-
-        Raises:
-            ValueError: That is 0.
-        """
+        """⌊factor · choices · tokens/experts⌋ places for each expert in a group of `tokens`; None: no limit."""
         if factor is None or tokens == 0:
             return None if factor is None else 0
         # The factor is the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
@@ -149,13 +140,13 @@ class Router(nn.Module, ABC):
         capacity: int | None = None,
         chosen: Bool[Tensor, "groups size choices"] | None = None,
     ) -> Routing:
-        """List the choices of each token, and drop those that find no place.
+        """List the choices of each token, highest score first, and drop those that find no place.
 
         Places are given in the order of tokens, and to all first choices before any second one.
 
         Args:
             x: The routed tokens.
-            expert: The experts that each token chose, highest score first.
+            expert: The experts that each token chose.
             weight: Their weights.
             losses: The auxiliary loss of each group.
             scores: The scores behind the choice; None: it was made otherwise.
