@@ -71,8 +71,9 @@ def reduce_scatter(
     `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
+    # The last sends are waited for, too, since the caller may overwrite a chunk that was sent.
     for departure in start_reduce_scatter_chunks(chunks, group, buffers=buffers):
-        departure.wait()  # the caller may overwrite a chunk that was sent
+        departure.wait()
     return Handle((), chunks[dist.get_rank(group)])
 
 
