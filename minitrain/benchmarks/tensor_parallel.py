@@ -31,7 +31,7 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Block
 from minitrain.sequence_parallel.full.embedding_and_head import NormOnSequence
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
-from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallel_attention, parallel_mlp
+from minitrain.tensor_parallel import ColumnParallelLinear, ParallelAttention, ParallelMLP, RowParallelLinear
 
 CPU = GPTConfig(layers=2, hidden=256, heads=8)
 GPU = GPTConfig(positions=2048, layers=4, hidden=4096, heads=32)
@@ -60,8 +60,8 @@ def tensor_parallel(world: World, blocks: nn.Sequential) -> nn.Module:
     """Chapter 08."""
     for block in blocks:
         assert isinstance(block, Block)
-        block.attention = parallel_attention(block.attention)
-        block.mlp = parallel_mlp(block.mlp)
+        block.attention = ParallelAttention(block.attention)
+        block.mlp = ParallelMLP(block.mlp)
     return blocks
 
 

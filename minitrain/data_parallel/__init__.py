@@ -2,7 +2,7 @@
 
 A ladder of three files with one signature, each a short step from the last: `naive` sends every gradient after
 backward, `bucketed` sends them together, `overlapped` sends while backward still runs. `DataParallel` is the last.
-`accumulation` says which batch is learned from, and what that asks of the loss, the learning rate and BatchNorm. Three
+`accumulation` says which batch is learned from, and what that asks of the loss and the learning rate. Three
 more send less than once per step: `local_sgd`, `hierarchical_sgd` and `diloco`.
 
 The names that the package itself has are full forms. The small forms of the same names are imported from their files:

@@ -7,7 +7,7 @@ through one after the other, and lets their gradients add up in `.grad`.
 **Sent.** The gradients once per step, with the last micro-batch, and one number, the loss.
 **Cost.** The activations of one micro-batch, a factor of A less. Small micro-batches use a device less well.
 The full form, `minitrain.data_parallel.full.accumulation`, adds micro-batches and ranks that count different numbers of
-tokens, scaled learning rates with warm-up, and BatchNorm.
+tokens, and scaled learning rates.
 A micro-batch is also called a gradient-accumulation step.
 """
 

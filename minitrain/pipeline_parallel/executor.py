@@ -27,8 +27,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from minitrain.comm.clip_grad_norm import Piece, axis, clip_through, pieces
 from minitrain.comm.comm import Comm
 from minitrain.pipeline_parallel.full import checks, tied
-from minitrain.pipeline_parallel.full.action_observers import Watch
-from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.actions import Action, Schedule, Watch
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.shapes import metas
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish

@@ -5,8 +5,9 @@
 embedding and head, `cross_entropy` the loss. `gpt` does it to a whole GPT: a table, and a loop.
 
 The names that the package itself has are full forms. The small forms of the same names are imported from their files:
-`linear.ColumnParallelLinear`, `linear.RowParallelLinear`, `vocab_parallel.VocabParallelEmbedding`,
-`vocab_parallel.VocabParallelHead`, `cross_entropy.vocab_parallel_cross_entropy`.
+`linear.ColumnParallelLinear`, `linear.RowParallelLinear`, `attention.ParallelAttention`, `attention.ParallelMLP`,
+`vocab_parallel.VocabParallelEmbedding`, `vocab_parallel.VocabParallelHead`, and
+`cross_entropy.vocab_parallel_cross_entropy`.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.tensor_parallel.full.attention import parallel_attention, parallel_mlp
+    from minitrain.tensor_parallel.full.attention import ParallelAttention, ParallelMLP
     from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
     from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
     from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
 
 _HOME = {
     "ColumnParallelLinear": "full.linear",
+    "ParallelAttention": "full.attention",
+    "ParallelMLP": "full.attention",
     "RowParallelLinear": "full.linear",
     "VocabParallelEmbedding": "full.vocab_parallel",
     "VocabParallelHead": "full.vocab_parallel",
-    "parallel_attention": "full.attention",
-    "parallel_mlp": "full.attention",
     "vocab_parallel_cross_entropy": "full.cross_entropy",
 }
 __all__ = [
     "ColumnParallelLinear",
+    "ParallelAttention",
+    "ParallelMLP",
     "RowParallelLinear",
     "VocabParallelEmbedding",
     "VocabParallelHead",
-    "parallel_attention",
-    "parallel_mlp",
     "vocab_parallel_cross_entropy",
 ]
 

@@ -58,10 +58,14 @@ class ResidualDropout(nn.Module):
         if not self.training or not self.p:
             return x
         batch, seq, hidden = x.shape
+        positions, whole = self.positions(seq, x.device)
         # Tokens are counted through all sequences of the batch: `first` is the number of each sequence's first.
-        first = torch.arange(batch, device=x.device).view(-1, 1, 1) * seq * self.shards  # [batch, 1, 1]
-        positions = self.shard * seq + torch.arange(seq, device=x.device).view(-1, 1)  # [seq/shards, 1]
-        return drop(x, self.p, self.site, first + positions, torch.arange(hidden, device=x.device))
+        first = torch.arange(batch, device=x.device).view(-1, 1, 1) * whole  # [batch, 1, 1]
+        return drop(x, self.p, self.site, first + positions.view(-1, 1), torch.arange(hidden, device=x.device))
+
+    def positions(self, seq: int, device: torch.device) -> tuple[Tensor, int]:
+        """Where these `seq` tokens are in their sequence, and how long that is."""
+        return self.shard * seq + torch.arange(seq, device=device), seq * self.shards
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

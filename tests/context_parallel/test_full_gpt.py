@@ -10,11 +10,11 @@ import torch
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import all_reduce
-from minitrain.context_parallel.full.batches import SequenceLoss, take
+from minitrain.context_parallel.full.batches import take
 from minitrain.context_parallel.full.parallelize import parallelize
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT, IGNORE, NextTokenLoss
+from minitrain.models.gpt import GPT, IGNORE
 from minitrain.recomputation.full import early_stop, every_block, selective
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 
@@ -37,18 +37,34 @@ def batch(step, seq):
     return tokens, targets
 
 
+class Share(torch.nn.Module):
+    """This rank's part of the mean loss over the targets of all ranks."""
+
+    def __init__(self, loss, comm):
+        super().__init__()
+        self.loss, self.group = loss, comm.group
+
+    def forward(self, logits, targets):
+        count = (targets != IGNORE).sum()
+        mean = self.loss(logits, torch.where(count > 0, targets, 0))  # a number, even where nothing is to learn
+        return mean * (count / all_reduce(count.double(), self.group).wait())
+
+
 def learn(module, step, tokens, targets, share=lambda module: None):
     """A step of SGD; the loss, and the gradients of all parameters."""
     counter_rng.set_position(3, step)
     loss = module(tokens, targets)[1]
     loss.backward()
+    loss = loss.detach()
     share(module)
+    if isinstance(module.loss, Share):
+        all_reduce(loss, module.loss.group).wait()
     gradients = [parameter.grad.clone() for parameter in module.parameters()]
     with torch.no_grad():
         for parameter in module.parameters():
             parameter -= 0.3 * parameter.grad
     module.zero_grad()
-    return [loss.detach(), *gradients]
+    return [loss, *gradients]
 
 
 def sum_over(comm, module):
@@ -61,7 +77,7 @@ def train(world, mode, seq, how=lambda module: None, **options):
     reference, module = gpt(seq, **options), gpt(seq, **options)
     place_dropout(reference)
     parallelize(module, comm, mode, seq)
-    module.loss = SequenceLoss(module.loss, comm)
+    module.loss = Share(module.loss, comm)
     how(module)
     for step in range(STEPS):
         whole = batch(step, seq)
@@ -103,25 +119,6 @@ def cores_early(module):
 )
 def test_recomputation_sends_again_and_changes_nothing(ranks, mode, how):
     ranks(2).run(train, mode, 9, how, dropout=0.2)
-
-
-def ignored(world):
-    """A loss without any target is not a number, as on one device; with one target on one rank it is that one's."""
-    loss = SequenceLoss(NextTokenLoss(), Comm())
-    logits = torch.arange(15.0).view(1, 5, 3).requires_grad_()
-    none = torch.full((1, 5), IGNORE)
-    alone = none.clone()
-    if world.rank == 1:
-        alone[0, 3] = 2
-    found = loss(logits, alone)
-    (gradient,) = torch.autograd.grad(found, logits)
-    expected = torch.nn.functional.cross_entropy(logits[0, 3], torch.tensor(2))
-    assert torch.allclose(found, expected) and bool(gradient.any()) == (world.rank == 1)
-    return bool(loss(logits, none).isnan())
-
-
-def test_ranks_without_targets(ranks):
-    assert all(ranks(3).run(ignored))
 
 
 def refused(world):

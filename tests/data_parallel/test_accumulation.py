@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from minitrain.data_parallel import (
     BucketedDataParallel,
@@ -17,10 +16,7 @@ from minitrain.data_parallel import (
 )
 from minitrain.data_parallel.full.accumulation import (
     accumulate,
-    accumulation_momentum,
-    adjust_batch_norm,
     scaled_learning_rate,
-    warmed_up,
 )
 from minitrain.models.gpt import IGNORE
 from tests.data_parallel.models import close, gpt, tokens
@@ -112,32 +108,3 @@ def test_linear_scaling():
     assert scaled_learning_rate(0.1, 8192, 256) == 3.2  # Goyal et al. 2017, §2.1 and §5.1
     with pytest.raises(ValueError, match="batch=0 and base_batch=256 must be at least 1"):
         scaled_learning_rate(0.1, 0, 256)
-
-
-def test_warm_up():
-    rates = [warmed_up(step, 4, base=0.1, target=0.5) for step in range(6)]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
-    assert warmed_up(0, 0, base=0.1, target=0.5) == 0.5
-    with pytest.raises(ValueError, match="steps=-1"):
-        warmed_up(0, -1, 0.1, 0.5)
-
-
-@pytest.mark.parametrize("layer, dims", [(nn.BatchNorm1d, ()), (nn.BatchNorm3d, (2, 2, 2))])
-def test_adjusted_batch_norm_forgets_as_without_accumulation(layer, dims):
-    """With the same samples in every micro-batch, A updates must do what one did."""
-    torch.manual_seed(0)
-    samples = torch.randn(4, 3, *dims, dtype=torch.float64)
-    plain, module = layer(3).double(), nn.Sequential(layer(3).double(), nn.BatchNorm1d(3, momentum=None))
-    adjust_batch_norm(module, 5)
-    for _ in range(3):
-        plain(samples)
-        for _ in range(5):
-            module[0](samples)
-    torch.testing.assert_close(module[0].running_mean, plain.running_mean)
-    torch.testing.assert_close(module[0].running_var, plain.running_var)
-    assert module[1].momentum is None, "it averages over all, and needs no adjustment"
-    assert accumulation_momentum(1.0, 3) == 1.0
-    with pytest.raises(ValueError, match="momentum=1.5 must be between 0 and 1"):
-        accumulation_momentum(1.5, 2)
-    with pytest.raises(ValueError, match="micro_batches=0 must be at least 1"):
-        accumulation_momentum(0.1, 0)

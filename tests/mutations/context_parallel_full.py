@@ -99,24 +99,24 @@ AROUND = [
     Mutation(
         f"{FULL}.batches.take",
         "targets[:, mine]",
-        "torch.nn.functional.pad(tokens[:, mine][:, 1:], (0, 1), value=IGNORE)",
+        "torch.nn.functional.pad(tokens[:, mine][:, 1:], (0, 1), value=-100)",
         test=WHOLE,
         why=OF_FULL,
     ),
-    # A mean of the ranks' means, though they have different numbers of targets.
+    # Sequence parallelism's shard of these tokens is taken for the first one.
     Mutation(
-        f"{FULL}.batches._Mean.forward",
-        "torch.stack([mean.double() * count, count.double()])",
-        "torch.stack([mean.double(), torch.ones_like(mean.double())])",
-        test=WHOLE,
+        f"{FULL}.parallelize.HeldDropout.positions",
+        "self.shard * seq",
+        "0",
+        test=f"{TESTS}/test_full_gpt.py::test_with_tensor_and_sequence_parallelism",
         why=OF_FULL,
     ),
-    # Every rank's gradient is that of its own mean; the loss is right.
+    # Every rank of tensor parallelism draws the masks of the first one's heads.
     Mutation(
-        f"{FULL}.batches._Mean.backward",
-        "gradient * share.to(gradient.dtype)",
-        "gradient * 1.0",
-        test=WHOLE,
+        f"{FULL}.parallelize._core",
+        ", head_rank=dropout.rank",
+        "",
+        test=f"{TESTS}/test_full_gpt.py::test_with_tensor_and_sequence_parallelism",
         why=OF_FULL,
     ),
     # Positions begin anew on each rank.
@@ -129,9 +129,9 @@ AROUND = [
     ),
     # Dropout on the residual stream by the numbers of a rank's own tokens.
     Mutation(
-        f"{FULL}.parallelize.HeldDropout.forward",
-        "positions(self.chunks, x.device)",
-        "torch.arange(sum(map(len, self.chunks)), device=x.device)",
+        f"{FULL}.parallelize.HeldDropout.positions",
+        "positions(self.chunks, device)",
+        "torch.arange(sum(map(len, self.chunks)), device=device)",
         STEP,
         TRAINED,
     ),

@@ -54,11 +54,11 @@ MUTATIONS = [
     Mutation(f"{FULL}.gshard.GShard.route", "counted * mean", "mean * mean", GSHARD, CHOSEN),
     Mutation(f"{FULL}.noisy_top_k.chances", "best[..., choices:]", "best[..., :1]", NOISY, "distance of smooth load"),
     Mutation(
-        f"{FULL}.noisy_top_k.TwoLevel.route",
-        "(won * here[..., None])",
-        "won",
-        test=f"{TESTS}/test_noisy_top_k.py::test_two_levels_as_the_paper_says",
-        why="the small form has one level",
+        f"{FULL}.noisy_top_k.NoisyTopK.noisy",
+        "if not self.training",
+        "if False",
+        test=f"{TESTS}/test_routing.py::test_noise_depends_on_seed_step_and_layer_and_is_off_in_evaluation",
+        why="the small form has no evaluation",
     ),
     Mutation(f"{NOISY}.squared_variation", ".mean() ** 2", ".mean()", NOISY, "load loss of the eight tokens"),
     *(

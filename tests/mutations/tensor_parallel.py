@@ -16,9 +16,7 @@ PRACTICE = [
     # g adds up a gradient that every rank has whole.
     Mutation(f"{MAPPINGS}.Reduce.backward", "Copy", "Reduce", MAPPINGS, "communications the other way"),
     # A rank keeps the wrong part of a gradient.
-    Mutation(
-        f"{CHAPTER}.full.mappings._Split.forward", "[comm.rank]", "[-1 - comm.rank]", MAPPINGS, "all operators of both"
-    ),
+    Mutation(f"{CHAPTER}.full.mappings._split", "[comm.rank]", "[-1 - comm.rank]", MAPPINGS, "all operators of both"),
     # The bias before the sum, added once more by each rank.
     Mutation(
         f"{LINEAR}.RowParallelLinear.forward",

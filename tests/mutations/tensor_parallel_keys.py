@@ -10,17 +10,17 @@ LESSONS = "minitrain.lessons.tensor_parallel"
 MUTATIONS = [
     # Gradients are added up in float64.
     Mutation(
-        f"{FULL}.mappings._Copy.backward",
-        "_Reduce.apply(gradients[0], ctx.comm)",
-        "_Reduce.apply(gradients[0].double(), ctx.comm)",
+        f"{FULL}.mappings._reduce",
+        "x.clone(",
+        "x.double().clone(",
         f"{HOME}.mappings",
         "bytes sent by this rank, f",
     ),
     # Gradients are gathered in float64.
     Mutation(
-        f"{FULL}.mappings._Split.backward",
-        "_Gather.apply(gradients[0], ctx.comm)",
-        "_Gather.apply(gradients[0].double(), ctx.comm)",
+        f"{FULL}.mappings._gather",
+        "x.new_empty(comm.ranks, *x.shape)",
+        "x.new_empty(comm.ranks, *x.shape, dtype=torch.float64)",
         f"{HOME}.mappings",
         "bytes sent by this rank, split",
     ),
@@ -83,7 +83,7 @@ MUTATIONS = [
     # torch's dropout, which depends on what a rank has drawn before.
     Mutation(
         f"{HOME}.dropout_rng.ResidualDropout.forward",
-        "drop(x, self.p, self.site, first + positions, torch.arange(hidden, device=x.device))",
+        "drop(x, self.p, self.site, first + positions.view(-1, 1), torch.arange(hidden, device=x.device))",
         "nn.functional.dropout(x, self.p)",
         f"{HOME}.dropout_rng",
         "residual stream: elements",

@@ -65,9 +65,9 @@ MUTATIONS = [
         why="the lesson's step prefetches",
     ),
     Mutation(
-        f"{FULL}.master_weights.make_master",
+        f"{FULL}.sharded.Sharded._master_dtype",
         "torch.promote_types(dtype, torch.float32)",
-        "compute_dtype",
+        "self.compute_dtype",
         test="tests/zero/test_sharded.py::test_each_stage_holds_what_theory_says",
         why="the lesson counts what the small form holds, which has no masters",
     ),

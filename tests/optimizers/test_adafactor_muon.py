@@ -122,7 +122,7 @@ def test_every_stage_steps_as_one_device(ranks, n, stage, kind):
 def states_in(world, kind):
     """Whole states are those of the plain optimizer, which loads them; and `saved` of another world go on here."""
     (_, plain, _), model = one_device(kind), trained(Zero1, kind)
-    found, right = model.optimizer_state_dict(whole=True), plain.state_dict()
+    found, right = model.optimizer_state_dict(), plain.state_dict()
     assert found["state"].keys() == right["state"].keys()
     for number, state in right["state"].items():
         assert found["state"][number].keys() == state.keys()

@@ -64,8 +64,11 @@ def test_chunks_differ_in_lightness_and_by_letter():
 
 def test_a_run_is_drawn_like_a_timetable():
     timetable = simulate(zero_bubble_v(2, 3), 1, 1, 1)
-    spans = drawing.spans(timetable)
-    later = [Span(s.rank, s.lane, s.kind, s.label, s.start + 5, s.end + 5) for s in spans]
+    later = [
+        Span(rank, "compute", "any", str(action), start + 5, end + 5)
+        for rank, row in enumerate(timetable.slots)
+        for action, start, end in row
+    ]
     later.append(Span(0, "send", "send", "to 1", 6, 7))
     assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
     assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
@@ -115,7 +118,7 @@ def test_versions_are_colors():
     assert words(figure) == ["forward", "backward", "version 0", "1", "2"]
 
 
-def test_versions_in_json_and_in_words():
+def test_versions_in_json():
     timetable = simulate(two_buffered(2, 4), 1, 1, 1)
     data = drawing.as_json(timetable)
     assert data["rows"][1][:3] == [[1, "F", 0, 1, 2, 0], [1, "B", 0, 2, 4, 0], [1, "F", 1, 4, 5, 0]]

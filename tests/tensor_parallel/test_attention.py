@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from minitrain.comm import Ledger
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Attention, Block
-from minitrain.tensor_parallel import parallel_attention, parallel_mlp
+from minitrain.tensor_parallel import ParallelAttention, ParallelMLP
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, shards, sum_partial_gradients
 from tests.tensor_parallel.test_linear import close, drawn
 
@@ -26,9 +26,9 @@ def block(heads, kv_heads=None, kind="sdpa", head_size=2):
     return made
 
 
-def in_parallel(reference, group=None, mlp=parallel_mlp):
+def in_parallel(reference, group=None, mlp=ParallelMLP):
     made = copy.deepcopy(reference)
-    made.attention = parallel_attention(reference.attention, group)
+    made.attention = ParallelAttention(reference.attention, group)
     made.mlp = mlp(reference.mlp, group)
     return made
 
@@ -86,14 +86,14 @@ def the_reference_is_left_alone(world):
 
 def bad_input_is_named_on_every_rank(world):
     with pytest.raises(ValueError, match="heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"):
-        parallel_attention(block(3).attention)
+        ParallelAttention(block(3).attention)
     with pytest.raises(ValueError, match=r"kv_heads=3 neither divides by 2 .* use one of \[1, 2, 6\]"):
-        parallel_attention(block(6, 3).attention)
+        ParallelAttention(block(6, 3).attention)
     mlp = block(1, head_size=2).mlp
     mlp.up = nn.Linear(2, 7)
     with pytest.raises(ValueError, match="4·hidden=7 cannot be split over 2 tensor-parallel ranks"):
-        parallel_mlp(mlp)
-    parallel = parallel_attention(block(2).attention)
+        ParallelMLP(mlp)
+    parallel = ParallelAttention(block(2).attention)
     with pytest.raises(ValueError, match="`x` must be equal on all tensor-parallel ranks and differs"):
         parallel(drawn(1, 3, 4, seed=world.rank))
 

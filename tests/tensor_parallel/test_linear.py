@@ -63,18 +63,11 @@ def near(found, expected, tolerance, whole, name="result"):
     torch.testing.assert_close(found, expected, rtol=0, atol=bound, msg=lambda message: f"{name}: {message}")
 
 
-def like_one_device(world, lead, bias, whole_between, group=None, form=None):
+def like_one_device(world, lead, bias, group=None, form=(ColumnParallelLinear, RowParallelLinear)):
     """Outputs and gradients; whole models train in test_parallelize.py."""
     ranks, tolerance = world.size if group is None else group.size(), 1e-12
     reference = Pair(linear(5, 4 * ranks, bias), linear(4 * ranks, 3, bias))
-    if form is not None:
-        column, row = form
-        parallel = Pair(column.from_linear(reference.first, group), row.from_linear(reference.second, group))
-    else:
-        parallel = Pair(
-            ColumnParallelLinear.from_linear(reference.first, group, whole_between),
-            RowParallelLinear.from_linear(reference.second, group, not whole_between),
-        )
+    parallel = Pair(*(part.from_linear(whole, group) for part, whole in zip(form, reference.children(), strict=True)))
     ours, theirs = (drawn(*lead, 5).requires_grad_() for _ in range(2))
     found, expected = parallel(ours), reference(theirs)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
@@ -86,14 +79,14 @@ def like_one_device(world, lead, bias, whole_between, group=None, form=None):
 
 @pytest.mark.parametrize("size", (2, 3))
 def test_outputs_and_gradients_are_those_of_one_device(ranks, size):
-    for lead, bias, whole_between in (((2, 3), True, False), ((), True, True), ((4,), False, False)):
-        ranks(size).run(like_one_device, lead, bias, whole_between)
+    for lead, bias in (((2, 3), True), ((), True), ((4,), False)):
+        ranks(size).run(like_one_device, lead, bias)
 
 
 def on_an_axis(world):
     group = axes(dp=2, tp=2)["tp"].get_group()
-    for form in (None, SMALL):
-        like_one_device(world, (2,), True, False, group, form)
+    for form in ((ColumnParallelLinear, RowParallelLinear), SMALL):
+        like_one_device(world, (2,), True, group, form)
 
 
 def test_on_a_group_of_some_of_the_ranks(ranks):
@@ -149,7 +142,9 @@ def test_initial_weights_are_those_of_one_device(ranks):
 
 def kept(world):
     """How parameters lie is still known after copying, casting, making them on a device, and loading."""
-    column, row = ColumnParallelLinear(4, 4), RowParallelLinear(4, 4, device="meta")
+    column = ColumnParallelLinear(4, 4)
+    with torch.device("meta"):
+        row = RowParallelLinear(4, 4)
     loaded = copy.deepcopy(column)
     loaded.load_state_dict({name: value.clone() for name, value in column.state_dict().items()}, assign=True)
     for layer in (column, copy.deepcopy(column), column.double(), loaded):
@@ -211,8 +206,6 @@ def bad_input_is_named_on_every_rank(world):
         ColumnParallelLinear.from_linear(reference)
     with pytest.raises(ValueError, match=r"shards=3 must divide 2 tensor-parallel ranks; use one of \[1, 2\]"):
         ColumnParallelLinear(4, 6, shards=3)
-    with pytest.raises(ValueError, match="gather_output=True with shards=1"):
-        ColumnParallelLinear(4, 6, gather_output=True, shards=1)
     other = linear(4, 6)
     layer = ColumnParallelLinear.from_linear(other)
     with pytest.raises(ValueError, match="ColumnParallelLinear: `x` must be equal on all tensor-parallel ranks"):

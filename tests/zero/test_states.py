@@ -1,4 +1,4 @@
-"""State dicts of a sharded optimizer: whole, one rank's, from another number of ranks, and from another model."""
+"""State dicts of a sharded optimizer: from another number of ranks, and from another model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import Ledger
 from minitrain.zero import HybridZero3, ShardedOptimizer, Zero1, Zero2, Zero3, ZeroOffload
-from minitrain.zero.full.states import merge
 from tests.zero.models import gpt, part, same_weights, train, wrap
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
@@ -24,20 +22,17 @@ def trained(world, stage):
     """The states after two steps, and the weights after three."""
     model = make(stage)
     train(model, world.rank, steps=2)
-    with Ledger() as ledger:
-        own = copy.deepcopy(model.optimizer_state_dict())
-    assert not ledger.entries, "a rank's own states need no message"
-    whole = model.optimizer_state_dict(whole=True)
+    states = copy.deepcopy(model.optimizer_state_dict())
     weights = copy.deepcopy(model.module.state_dict())
     train(model, 0, steps=1)  # every rank learns from the same, so that any number of ranks does
-    return own, whole, weights, model.module.state_dict()
+    return states, weights, model.module.state_dict()
 
 
 def resumed(world, stage, weights, state):
     """Load, and make the third step."""
     model = make(stage, seed=5)
     model.module.load_state_dict(weights)
-    model.load_optimizer_state_dict(state[world.rank] if isinstance(state, tuple) else state)
+    model.load_optimizer_state_dict(state)
     train(model, 0, steps=1)
     return model.module.state_dict()
 
@@ -48,30 +43,22 @@ def close(found, expected):
 
 
 @stages
-def test_training_goes_on_from_any_form_on_any_number_of_ranks(ranks, stage):
-    results = ranks(3).run(trained, stage)
-    owns = [own for own, *_ in results]
-    _, whole, weights, expected = results[0]
-    other = Zero2 if stage is Zero1 else Zero1
+def test_training_goes_on_in_another_stage_on_any_number_of_ranks(ranks, stage):
+    states, weights, expected = ranks(3).run(trained, stage)[0]
     for again in (
-        *ranks(3).run(resumed, stage, weights, tuple(owns)),  # each rank its own
-        *ranks(2).run(resumed, other, weights, owns[::-1]),  # another stage, all ranks' in any order
-        *ranks(4).run(resumed, stage, weights, whole),
+        *ranks(2).run(resumed, Zero2 if stage is Zero1 else Zero1, weights, states),
+        *ranks(4).run(resumed, stage, weights, states),
     ):
         close(again, expected)
-    # The whole state is that of the plain optimizer.
+    # They are the plain optimizer's.
     module = gpt(seed=5)
     module.load_state_dict(weights)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.5)
-    optimizer.load_state_dict(copy.deepcopy(whole))  # torch goes on in the tensors that it is given
+    optimizer.load_state_dict(copy.deepcopy(states))  # torch goes on in the tensors that it is given
     module(*part(0))[1].backward()
     optimizer.step()
     close(module.state_dict(), expected)
-    merged = merge(owns)
-    assert merged["param_groups"] == whole["param_groups"] == optimizer.state_dict()["param_groups"]
-    for number, entry in whole["state"].items():
-        for key, value in entry.items():
-            assert torch.equal(merged["state"][number][key], value)
+    assert states["param_groups"] == optimizer.state_dict()["param_groups"]
 
 
 def handed_on(world, form, other, dtype):
@@ -83,7 +70,7 @@ def handed_on(world, form, other, dtype):
     model = made(form, 0)
     train(model, world.rank)
     others = [made(other, 5), made(form, 6)]
-    full, states = model.full_state_dict(), model.optimizer_state_dict(whole=True)
+    full, states = model.full_state_dict(), model.optimizer_state_dict()
     for each in others:
         each.load_full_state_dict(full)
         each.load_optimizer_state_dict(copy.deepcopy(states))
@@ -119,14 +106,18 @@ def from_plain(world):
     optimizer.step()
     model = make(Zero1)
     model.load_optimizer_state_dict(optimizer.state_dict())
-    whole = model.optimizer_state_dict(whole=True)["state"]
+    whole = model.optimizer_state_dict()["state"]
     for number, (name, _) in enumerate(plain.named_parameters()):
         expected = optimizer.state_dict()["state"].get(number)
         momentum = torch.zeros_like(plain.norm.bias) if expected is None else expected["exp_avg"]
         assert torch.equal(whole[number]["exp_avg"], momentum) and whole[number]["step"] == 1, name
 
 
-def mismatches(world, own, whole):
+def test_a_plain_optimizers_states_can_be_loaded(ranks):
+    ranks(2).run(from_plain)
+
+
+def mismatches(world, states):
     def refused(match, state, model):
         with pytest.raises(ValueError, match=match):
             model.load_optimizer_state_dict(state)
@@ -134,50 +125,36 @@ def mismatches(world, own, whole):
     def other(**choices):
         return Zero1(gpt(seed=0, **choices), torch.optim.AdamW, lr=0.01)
 
-    refused(r"tokens.weight: \(17, 6\) in the saved state, \(13, 6\) here", [own], other(vocabulary=13))
-    refused(r"exp_avg of embedding.tokens.weight has shape \(17, 6\) .* \(13, 6\)", whole, other(vocabulary=13))
-    refused(r"parameter groups of \[36\] parameters, here they have \[52\]", whole, other(layers=3))
-    refused(r"the shards of rank 0 of 3; bring a list with those of all 3 ranks", own, make(Zero1))
-    uneven = copy.deepcopy(whole)
+    refused(r"exp_avg of embedding.tokens.weight has shape \(17, 6\) .* \(13, 6\)", states, other(vocabulary=13))
+    refused(r"parameter groups of \[36\] parameters, here they have \[52\]", states, other(layers=3))
+    uneven = copy.deepcopy(states)
     uneven["state"][3]["step"] += 1
     refused(r"step of .* is 2.0 and that of .* is 3.0, but the parameters of one line", uneven, make(Zero1))
 
 
-def test_states_of_other_models(ranks):
-    own, whole, _, _ = ranks(3).run(trained, Zero1)[0]
-    ranks(2).run(mismatches, own, whole)
-    ranks(2).run(from_plain)
+def test_states_of_another_model_name_the_first_mismatch(ranks):
+    ranks(2).run(mismatches, ranks(3).run(trained, Zero1)[0][0])
 
 
-def other_groups(world, stage):
-    """Groups in another order, and another optimizer: nothing is loaded by halves."""
+def another_optimizer(world, stage):
+    """It is refused, and nothing is loaded by halves."""
 
-    def made(order, optimizer=torch.optim.AdamW):
-        model = nn.Linear(4, 4)
-        groups = {"weight": [model.weight], "bias": [model.bias]}
-        groups = [{"params": groups[name], "lr": 0.1 * len(name)} for name in order]
+    def made(optimizer):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[1].parameters(), "lr": 0.001}]
         return stage(model, optimizer, parameter_groups=groups)
 
-    source = made(("weight", "bias"))
+    source, model = made(torch.optim.AdamW), made(torch.optim.SGD)
     source(torch.ones(2, 4)).square().sum().backward()
     source.synchronize()
     source.step()
-    own, whole = source.optimizer_state_dict(), source.optimizer_state_dict(whole=True)
-    for model, states, message in (
-        (made(("bias", "weight")), [own], "parameter group 0 has weight in the saved state where bias is here"),
-        (
-            made(("weight", "bias"), torch.optim.SGD),
-            [own, whole],
-            "of another optimizer than SGD: it has .*betas.*, and lacks .*momentum.*; load it into the optimizer",
-        ),
+    before = copy.deepcopy(model.optimizer_state_dict())
+    with pytest.raises(
+        ValueError, match="of another optimizer than SGD: it has .*betas.*, and lacks .*momentum.*; load"
     ):
-        before = copy.deepcopy(model.optimizer_state_dict()["param_groups"])
-        for state in states:
-            with pytest.raises(ValueError, match=message):
-                model.load_optimizer_state_dict(state)
-        after = model.optimizer_state_dict()
-        assert after["param_groups"] == before
-        assert not any(entry["state"] for entry in after["lines"])
+        model.load_optimizer_state_dict(source.optimizer_state_dict())
+    assert model.optimizer_state_dict() == before and not before["state"]
 
 
 def masters(world, stage):
@@ -203,14 +180,14 @@ def masters(world, stage):
 
 
 @pytest.mark.parametrize(
-    "case, stage", [(masters, Zero1), (masters, Zero2), (other_groups, Zero1), (other_groups, Zero3)]
+    "case, stage", [(masters, Zero1), (masters, Zero2), (another_optimizer, Zero1), (another_optimizer, Zero3)]
 )
 def test_on_two_ranks(ranks, case, stage):
     ranks(2).run(case, stage)
 
 
 def optimizer_states(world, saved=None):
-    """The same for `ShardedOptimizer`: whole, own, and the list of another number of ranks."""
+    """The same for `ShardedOptimizer`."""
     torch.manual_seed(0)
     module = nn.Linear(3, 3).double()
     optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, lr=0.01)
@@ -221,15 +198,12 @@ def optimizer_states(world, saved=None):
     optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.25
     optimizer.step()
-    own, whole = copy.deepcopy(optimizer.state_dict()), optimizer.state_dict(whole=True)
-    optimizer.load_state_dict(own)
+    states = optimizer.state_dict()
     plain = torch.optim.AdamW(module.parameters())
-    plain.load_state_dict(whole)
+    plain.load_state_dict(copy.deepcopy(states))
     assert plain.state[module.bias]["step"] == (2 if saved is None else 4)
-    return own, whole, optimizer.state
+    return states
 
 
 def test_states_of_the_sharded_optimizer(ranks):
-    results = ranks(3).run(optimizer_states)
-    ranks(2).run(optimizer_states, [own for own, *_ in results])
-    ranks(4).run(optimizer_states, results[0][1])
+    ranks(4).run(optimizer_states, ranks(3).run(optimizer_states)[0])

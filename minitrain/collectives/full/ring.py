@@ -71,7 +71,10 @@ def reduce_scatter(
     `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
-    return Handle((), reduce_scatter_chunks(chunks, group, buffers))
+    # The last sends are waited for, too, since the caller may overwrite a chunk that was sent.
+    for departure in start_reduce_scatter_chunks(chunks, group, buffers=buffers):
+        departure.wait()
+    return Handle((), chunks[dist.get_rank(group)])
 
 
 def all_gather(
@@ -125,37 +128,20 @@ def broadcast(
     return Handle((), tensor)
 
 
-def reduce_scatter_chunks(
-    chunks: Chunks, group: dist.ProcessGroup | None = None, buffers: list[Tensor] | None = None
-) -> Tensor:
-    """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
-
-    Chunk c starts at rank c+1 and has visited all others when it arrives at rank c, so it is finished there.
-
-    Args:
-        chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
-        group: The ranks that talk; None means everyone.
-        buffers: As for `all_reduce`.
-    """
-    for departure in start_reduce_scatter_chunks(chunks, group, buffers=buffers):
-        departure.wait()  # the caller may overwrite a chunk that was sent
-    return chunks[dist.get_rank(group)]
-
-
 def start_reduce_scatter_chunks(
     chunks: Chunks,
     group: dist.ProcessGroup | None = None,
     after_last_receive: Callable[[], None] = lambda: None,
     buffers: list[Tensor] | None = None,
 ) -> list[Handle]:
-    """`reduce_scatter_chunks`, but the last sends may still be under way: wait for the handles that it returns.
+    """The first way round: this rank's own chunk is summed over all ranks; the others hold partial sums.
 
-    Args:
-        chunks: As for `reduce_scatter_chunks`.
-        group: The ranks that talk; None means everyone.
-        after_last_receive: Callback, run once all receives of this way round are posted; used to post the receives of
-            the all-gather early. Not called with NCCL.
-        buffers: As for `all_reduce`; not used with NCCL.
+    Chunk c starts at rank c+1 and has visited all others when it arrives at rank c, so it is finished there. `chunks`
+    are as many flat contiguous tensors as there are ranks, of the same sizes on all ranks. The last sends may still be
+    under way: wait for the handles that it returns.
+
+    `after_last_receive` is called once all receives of this way round are posted, so that those of the all-gather can
+    be posted early. NCCL uses neither it nor `buffers`.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
@@ -202,13 +188,7 @@ def start_reduce_scatter_chunks(
 
 
 def all_gather_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving: Sequence[Handle] = ()) -> None:
-    """The second way round: rank r's chunk r reaches all ranks.
-
-    Args:
-        chunks: As for `reduce_scatter_chunks`.
-        group: The ranks that talk; None means everyone.
-        arriving: The handles of `post_all_gather_receives`, where that was called before.
-    """
+    """The second way round: rank r's chunk r reaches all ranks; `arriving` is of `post_all_gather_receives`."""
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
     steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]

@@ -19,8 +19,7 @@ Also called `context_parallel` (PyTorch), `--context-parallel-size` with `--cp-c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -38,14 +37,7 @@ from minitrain.models import counter_rng
 from minitrain.models.gpt import CausalAttention
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout
 
-
-@runtime_checkable
-class Way(Protocol):
-    """How a rank's queries reach all keys and values."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> tuple[Tensor, ...]: ...
-
-    def backward(self, gradient: Tensor, kept: Sequence[Tensor], rule: Rule) -> tuple[Tensor, Tensor, Tensor]: ...
+Way = Ring | Gather | Ulysses  # how a rank's queries reach all keys and values
 
 
 class Attend(torch.autograd.Function):

@@ -20,7 +20,7 @@ from minitrain.context_parallel.full.places import Block, Chunks, length, positi
 
 
 class Gather:
-    """The all-gather's way to all keys and values. Arguments as of `ring.Ring`."""
+    """The all-gather's way to all keys and values; `chunks` is what each rank holds."""
 
     def __init__(self, comm: Comm, chunks: Sequence[Chunks]):
         self.comm, self.chunks = comm, chunks

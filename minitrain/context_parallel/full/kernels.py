@@ -37,21 +37,13 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout on attention weights by position, the masks of `tensor_parallel.dropout_rng.AttentionDropout`.
+    """Dropout on attention weights by position, the masks of `tensor_parallel.dropout_rng.AttentionDropout`."""
 
-    Attributes:
-        p: Probability of dropping a weight.
-        words: The numbers' key: of seed and step, and the site.
-        first_token: The number of the micro-batch's first token.
-        seq: Length of the whole sequence.
-        first_head: The number of the first of the heads at hand, in the whole model.
-    """
-
-    p: float
-    words: str
-    first_token: int
-    seq: int
-    first_head: int
+    p: float  # probability of dropping a weight
+    words: str  # the numbers' key: of seed and step, and the site
+    first_token: int  # of the micro-batch
+    seq: int  # length of the whole sequence
+    first_head: int  # of the heads at hand, in the whole model
 
     def dropped(self, weights: Float[Tensor, "batch heads q k"], tokens: Tokens) -> Bool[Tensor, "batch heads q k"]:
         """Which weights are dropped; the others are divided by 1 − p."""
@@ -65,16 +57,10 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Rule:
-    """What applies to all blocks of one call.
+    """What applies to all blocks of one call."""
 
-    Attributes:
-        causal: Whether a query sees no later keys.
-        documents: The document of each token of the whole sequence, where a query sees only keys of its own.
-        dropout: None: nothing is dropped.
-    """
-
-    causal: bool
-    documents: Int[Tensor, "batch seq"] | None = None
+    causal: bool  # whether a query sees no later keys
+    documents: Int[Tensor, "batch seq"] | None = None  # of each token; a query then sees only keys of its own
     dropout: Dropout | None = None
 
     def hidden(self, tokens: Tokens) -> Bool[Tensor, "_ 1 q k"]:
@@ -97,14 +83,8 @@ def attend(
 ) -> tuple[Float[Tensor, "batch heads q head"], Float[Tensor, "batch heads q"]]:
     """One block: its output, and its logsum in float32 at least.
 
-    Args:
-        query: Queries.
-        key: Keys; each head is shared by heads / kv_heads query heads.
-        value: Values.
-        causal: Whether these are the same tokens, under a causal mask. Otherwise each query sees all of these keys, but
-            for what `rule.documents` hides.
-        tokens: Their positions.
-        rule: Dropout and documents.
+    `causal` means that queries and keys are the same tokens, under a causal mask. Otherwise each query sees all of
+    these keys, but for what `rule.documents` hides. Each key head is shared by heads / kv_heads query heads.
     """
     key, value = repeat(key, query), repeat(value, query)
     if not fused(query, rule):
@@ -129,21 +109,9 @@ def gradients(
 ) -> tuple[
     Float[Tensor, "batch heads q head"], Float[Tensor, "batch kv_heads k head"], Float[Tensor, "batch kv_heads k head"]
 ]:
-    """This block's parts of the gradients of query, key and value.
+    """This block's parts of the gradients of query, key and value, given `output` and `logsum` over **all** keys.
 
-    Args:
-        gradient: Of the output.
-        query: As in `attend`, and so the rest.
-        key: Likewise.
-        value: Likewise.
-        output: Over **all** keys, not only this block's.
-        logsum: Likewise.
-        causal: As in `attend`.
-        tokens: Likewise.
-        rule: Likewise.
-
-    Returns:
-        Those of key and value summed over the query heads that share them, in float32 at least.
+    Those of key and value are summed over the query heads that share them, in float32 at least.
     """
     kv_heads = key.shape[1]
     key, value = repeat(key, query), repeat(value, query)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from minitrain.comm.messages import Handle
 from minitrain.context_parallel.full.kernels import Rule, Tokens, attend, gradients, wider
 from minitrain.context_parallel.full.places import Block
 
@@ -15,10 +16,7 @@ from minitrain.context_parallel.full.places import Block
 class Running:
     """Softmax(QKᵀ/√d) V over the keys seen so far. The first block must have a key for every query.
 
-    Args:
-        query: This rank's, `[batch, heads, q, head]`.
-        query_at: Their true positions, `[q]`.
-        rule: What hides or drops weights.
+    `query` is this rank's, `[batch, heads, q, head]`, at the true positions `query_at`, `[q]`.
     """
 
     def __init__(self, query: Tensor, query_at: Tensor, rule: Rule):
@@ -52,13 +50,7 @@ class Running:
 class Backward:
     """The gradients of a rank's queries, summed over all keys, and of keys and values as they come.
 
-    Args:
-        gradient: Of the output.
-        query: This rank's.
-        query_at: Their true positions.
-        output: Over all keys.
-        logsum: Over all keys.
-        rule: As in forward.
+    `output` and `logsum` are those over all keys, and `gradient` is that of the output.
     """
 
     def __init__(self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, rule: Rule):
@@ -98,16 +90,10 @@ class Backward:
 
 
 class Part(NamedTuple):
-    """What one block adds to the gradients of some keys and values.
+    """What one block adds to the gradients of some keys and values, in float32 at least."""
 
-    Attributes:
-        keys: Which of those at hand.
-        to_key: `[batch, kv_heads, keys, head]`, in float32 at least.
-        to_value: Likewise.
-    """
-
-    keys: slice
-    to_key: Tensor
+    keys: slice  # which of those at hand
+    to_key: Tensor  # [batch, kv_heads, keys, head]
     to_value: Tensor
 
 
@@ -125,3 +111,10 @@ def together(parts: Sequence[Part], both: Tensor) -> Tensor:
     if len(parts) == 1 and parts[0].keys == slice(0, both.shape[-2]):
         return torch.stack([parts[0].to_key, parts[0].to_value])
     return added(parts, torch.zeros_like(both, dtype=wider(both.dtype)))
+
+
+def received(coming: Handle) -> Tensor:
+    """What has arrived, once it has."""
+    arrived = coming.wait()
+    assert arrived is not None
+    return arrived

@@ -10,23 +10,18 @@ different tokens, so gradients of weights must be summed over them: see `minitra
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.context_parallel.full.attention import ContextAttention, heads_problem
 from minitrain.context_parallel.full.places import Chunks, chunks, length, positions
 from minitrain.models.gpt import GPT, Attention, Positions
-from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout, drop
+from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
 
 
 class HeldPositions(Positions):
-    """The true positions of the tokens that this rank holds.
-
-    Args:
-        chunks: What it holds.
-        seq: Length of the whole sequence.
-    """
+    """The true positions of the tokens that this rank holds, `chunks` of a sequence of length `seq`."""
 
     def __init__(self, chunks: Chunks, seq: int):
         super().__init__()
@@ -44,33 +39,19 @@ class HeldPositions(Positions):
         return f"{', '.join(f'{chunk.start} to {chunk.stop - 1}' for chunk in self.chunks)} of {self.whole}"
 
 
-class HeldDropout(nn.Module):
+class HeldDropout(ResidualDropout):
     """Dropout on the residual stream by true token numbers: the elements that one device drops.
 
-    Args:
-        p: Probability of dropping an element.
-        site: The module's name in the whole model.
-        chunks: The tokens that this rank holds.
-        seq: Length of the whole sequence.
-        shard: With sequence parallelism, which shard of these tokens is at hand.
-        shards: Into how many shards they are divided.
+    The rank holds `chunks` of a sequence of length `seq`, which sequence parallelism may divide into `shards`.
     """
 
     def __init__(self, p: float, site: str, chunks: Chunks, seq: int, shard: int = 0, shards: int = 1):
-        super().__init__()
-        self.p, self.site, self.chunks, self.seq, self.shard, self.shards = p, site, chunks, seq, shard, shards
+        super().__init__(p, site, shard, shards)
+        self.chunks, self.seq = chunks, seq
 
-    def forward(self, x: Float[Tensor, "batch held hidden"]) -> Float[Tensor, "batch held hidden"]:
-        if not self.training or not self.p:
-            return x
-        batch, held, hidden = x.shape
-        first = torch.arange(batch, device=x.device).view(-1, 1, 1) * self.seq  # [batch, 1, 1]
+    def positions(self, seq: int, device: torch.device) -> tuple[Tensor, int]:
         # Sequence parallelism has divided the rank's tokens once more.
-        at = positions(self.chunks, x.device).narrow(0, self.shard * held, held).view(-1, 1)  # [held, 1]
-        return drop(x, self.p, self.site, first + at, torch.arange(hidden, device=x.device))
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return positions(self.chunks, device).narrow(0, self.shard * seq, seq), self.seq
 
 
 def parallelize(gpt: GPT, comm: AnyComm, mode: str, seq: int) -> None:
@@ -120,8 +101,7 @@ def _core(attention: Attention, name: str, comm: AnyComm, mode: str, seq: int) -
     if problem := heads_problem(mode, heads, kv_heads, comm.ranks):
         raise ValueError(problem)
     dropout = core.dropout
-    if isinstance(
-        dropout, AttentionDropout
-    ):  # tensor parallelism, or whoever placed it, has said whose heads these are
+    if isinstance(dropout, AttentionDropout):
+        # Tensor parallelism, or the caller that placed it, has said whose heads these are.
         return ContextAttention(comm, mode, seq, dropout=dropout.p, site=dropout.site, head_rank=dropout.rank)
     return ContextAttention(comm, mode, seq, dropout=dropout.p, site=f"{name}.dropout")

@@ -78,27 +78,17 @@ def positions(chunks: Chunks, device: torch.device) -> Int[Tensor, " held"]:
 
 
 class Block(NamedTuple):
-    """Queries and keys that meet in one call of a kernel.
-
-    Attributes:
-        queries: Of those at hand.
-        keys: Of those at hand.
-        causal: Whether these are the same tokens, so that each sees itself and the earlier ones; otherwise each query
-            sees all of these keys.
-    """
+    """Queries and keys, of those at hand, that meet in one call of a kernel."""
 
     queries: slice
     keys: slice
-    causal: bool
+    causal: bool  # these are the same tokens, and each sees itself and the earlier ones; else each query sees all keys
 
 
 def visible(queries: Sequence[range], keys: Sequence[range], causal: bool) -> list[Block]:
     """What a mask leaves to be computed of some queries and some keys; blocks of which nothing is left are left out.
 
-    Args:
-        queries: Chunks of which each is one of `keys`, or has no token in common with them.
-        keys: Likewise.
-        causal: Whether a query sees no later keys.
+    Each chunk of queries is one of `keys`, or has no token in common with them.
     """
     every = Block(slice(0, sum(map(len, queries))), slice(0, sum(map(len, keys))), False)
     if not causal:

@@ -17,17 +17,12 @@ from torch import Tensor
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle, exchange
 from minitrain.context_parallel.full.kernels import Rule
-from minitrain.context_parallel.full.local import Backward, Part, Running, added, together
+from minitrain.context_parallel.full.local import Backward, Part, Running, added, received, together
 from minitrain.context_parallel.full.places import Chunks, length, positions, visible
 
 
 class Ring:
-    """The ring's way to all keys and values.
-
-    Args:
-        comm: The ranks.
-        chunks: What each rank holds, in the order of ranks.
-    """
+    """The ring's way to all keys and values; `chunks` is what each rank holds."""
 
     def __init__(self, comm: Comm, chunks: Sequence[Chunks]):
         self.comm, self.chunks = comm, chunks
@@ -82,10 +77,3 @@ class Ring:
         # Chunks may differ in length, so the buffer is as long as what arrives.
         shape[-2] = length(self.chunks[source_owner % ranks])
         return exchange(tensor, (rank + 1) % ranks, tensor.new_empty(shape), (rank - 1) % ranks, self.comm.group)
-
-
-def received(coming: Handle) -> Tensor:
-    """What has arrived, once it has."""
-    arrived = coming.wait()
-    assert arrived is not None
-    return arrived

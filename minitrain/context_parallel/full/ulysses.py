@@ -18,20 +18,12 @@ from torch import Tensor
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle, all_to_all
 from minitrain.context_parallel.full.kernels import Rule
-from minitrain.context_parallel.full.local import Backward, Running
+from minitrain.context_parallel.full.local import Backward, Running, received
 from minitrain.context_parallel.full.places import Block, Chunks, length
-from minitrain.context_parallel.full.ring import received
 
 
 class Ulysses:
-    """The way to all keys and values of some heads.
-
-    Args:
-        comm: The ranks.
-        chunks: What each rank holds, in the order of ranks.
-        heads: Query heads, which the ranks must divide.
-        kv_heads: Key and value heads.
-    """
+    """The way to all keys and values of some heads; `chunks` is what each rank holds, and ranks must divide `heads`."""
 
     def __init__(self, comm: Comm, chunks: Sequence[Chunks], heads: int, kv_heads: int):
         self.comm, self.counts = comm, [length(each) for each in chunks]
@@ -50,9 +42,9 @@ class Ulysses:
         # Three messages to each rank, all under way together.
         started = [self.to_heads(each, of) for each, of in zip((query, key, value), ranges, strict=True)]
         query, key, value = (self.all_tokens(each, of) for each, of in zip(started, ranges, strict=True))
-        every, block = self.every_token(query), self.block(rule)
+        every = torch.arange(query.shape[-2], device=query.device)
         running = Running(query, every, self.of_heads(rule))
-        running.add(self.of_each(key), self.of_each(value), every, block)
+        running.add(self.of_each(key), self.of_each(value), every, self.block(rule))
         output, logsum = running.result()
         mine = self.own_tokens(self.to_tokens(output, self.query_heads), self.query_heads)
         return mine, query, key, value, output, logsum
@@ -61,9 +53,9 @@ class Ulysses:
         """The gradients of this rank's query, key and value."""
         query, key, value, output, logsum = kept
         gradient = self.all_tokens(self.to_heads(gradient, self.query_heads), self.query_heads)
-        every, block = self.every_token(query), self.block(rule)
+        every = torch.arange(query.shape[-2], device=query.device)
         backward = Backward(gradient, query, every, output, logsum, self.of_heads(rule))
-        ((_, *to_both),) = backward.add(self.of_each(key), self.of_each(value), every, block)
+        ((_, *to_both),) = backward.add(self.of_each(key), self.of_each(value), every, self.block(rule))
         # Several query heads have used the same key head, which was repeated for them.
         if not self.evenly:
             used = torch.tensor(self.used, device=key.device)
@@ -119,9 +111,6 @@ class Ulysses:
     def of_each(self, x: Tensor) -> Tensor:
         """Key heads as kernels want them, each shared by equally many query heads."""
         return x if self.evenly else x[:, self.used]
-
-    def every_token(self, x: Tensor) -> Tensor:
-        return torch.arange(x.shape[-2], device=x.device)
 
     def block(self, rule: Rule) -> list[Block]:
         """All queries and all keys at once."""

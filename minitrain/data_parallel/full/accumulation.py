@@ -1,15 +1,13 @@
-"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and what large batches require in training.
+"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and the learning rate of large batches.
 
 **The trap.** A mean over ranks, or over micro-batches, of mean losses is wrong as soon as they count different numbers
 of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of a long
 one.** No error is raised, and the model learns something else. We divide by the count of the whole batch, on all ranks.
 
-**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §2.2 warm-up, §2.3 and §3
-BatchNorm and the normalization of the loss. Ioffe & Szegedy 2015 for BatchNorm.
+**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §3 the normalization of the loss.
 **Sent.** One number more, before the first backward: the count by which all ranks divide.
 **Waits for the GPU** once per step, to read that count.
-Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM); Ghost
-BatchNorm for what BatchNorm becomes.
+Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM).
 """
 
 from __future__ import annotations
@@ -87,39 +85,3 @@ def scaled_learning_rate(base: float, batch: int, base_batch: int) -> float:
     if batch < 1 or base_batch < 1:
         raise ValueError(f"batch={batch} and base_batch={base_batch} must be at least 1")
     return base * batch / base_batch
-
-
-def warmed_up(step: int, steps: int, base: float, target: float) -> float:
-    """The learning rate of a step in a gradual warm-up (Goyal et al. 2017, §2.2): from η linearly to kη.
-
-    At the start gradients change fast, which is where the scaled rate is wrong; so it is only reached after `steps`
-    steps (in the paper those of 5 epochs). After them it is `target`.
-    """
-    if steps < 0 or step < 0:
-        raise ValueError(f"step={step} and steps={steps} must not be negative")
-    return target if step >= steps else base + (target - base) * step / steps
-
-
-def accumulation_momentum(momentum: float, micro_batches: int) -> float:
-    """BatchNorm's momentum for A micro-batches: 1 − (1 − m)^(1/A).
-
-    BatchNorm updates its running statistics in every forward, so A times per step, and keeps 1 − m of the old value
-    each time: (1 − m)^A per step. With this momentum it keeps 1 − m per step, as it does without accumulation.
-    """
-    if not 0 <= momentum <= 1:
-        raise ValueError(f"momentum={momentum} must be between 0 and 1, the part of the new value in the running one")
-    if micro_batches < 1:
-        raise ValueError(f"micro_batches={micro_batches} must be at least 1")
-    return 1 - (1 - momentum) ** (1 / micro_batches)
-
-
-def adjust_batch_norm(module: nn.Module, micro_batches: int) -> None:
-    """Give every BatchNorm in `module` the momentum for A micro-batches; call it once.
-
-    A BatchNorm with `momentum=None` keeps a plain average of all it has seen and needs no adjustment. The statistics by
-    which a micro-batch itself is normalized are those of its own samples, on this rank alone, and no momentum changes
-    that: `nn.SyncBatchNorm` takes them over all ranks.
-    """
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
-            part.momentum = accumulation_momentum(part.momentum, micro_batches)

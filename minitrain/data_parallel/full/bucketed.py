@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.replica import Replica, reduced_in
 
@@ -109,15 +108,8 @@ class BucketedDataParallel(Replica):
         buckets: The buckets, in the order in which they are sent.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        comm: AnyComm = None,
-        bucket_megabytes: float = 25.0,
-        reduce_dtype: torch.dtype | None = None,
-    ):
-        super().__init__(module, comm, bucket_megabytes, reduce_dtype)
-        self.buckets = pack(self.trainable, bucket_megabytes, reduce_dtype)
+    def _prepare(self, bucket_megabytes: float) -> None:
+        self.buckets = pack(self.trainable, bucket_megabytes, self.reduce_dtype)
 
     @torch.no_grad()
     def synchronize(self) -> None:

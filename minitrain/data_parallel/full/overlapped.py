@@ -12,9 +12,8 @@ Also called DDP (PyTorch), wait-free backpropagation (Poseidon), `overlap_grad_r
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 
@@ -31,14 +30,8 @@ class DataParallel(BucketedDataParallel):
             `synchronize()`: its bucket may have left with the first alone.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        comm: AnyComm = None,
-        bucket_megabytes: float = 25.0,
-        reduce_dtype: torch.dtype | None = None,
-    ):
-        super().__init__(module, comm, bucket_megabytes, reduce_dtype)
+    def _prepare(self, bucket_megabytes: float) -> None:
+        super()._prepare(bucket_megabytes)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         self._number = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.parameters}

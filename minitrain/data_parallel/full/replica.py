@@ -13,7 +13,7 @@ other ranks' statistics are discarded, and every step pays for it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.comm.comm import AnyComm, as_comm
+from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.control import differing, gather_objects
 from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 
@@ -47,7 +47,6 @@ class Replica(nn.Module, ABC):
         trainable: The parameters that get a gradient, by name, each once.
         comm: The ranks that share the batch.
         ranks: The number of these.
-        reduce_dtype: As given.
 
     Raises:
         ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
@@ -82,7 +81,11 @@ class Replica(nn.Module, ABC):
         self._own = False  # whether gradients are this rank's own, because a backward was not followed by synchronize()
         # The nodes are kept, since the hooks live only as long as they do.
         self._hooked = [call_when_accumulated(p, self._arrive, name) for name, p in self.trainable.items()]
-        self._broadcast_states()
+        broadcast_all([*module.parameters(), *module.buffers()], self.comm)
+        self._prepare(bucket_megabytes)
+
+    def _prepare(self, bucket_megabytes: float) -> None:
+        """Setup that a rung does once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward.
@@ -122,17 +125,6 @@ class Replica(nn.Module, ABC):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a wrapped model belongs to its ranks, so it is not copied or pickled; take model.module")
 
-    def _broadcast_states(self) -> None:
-        started = []
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
-            # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, self.comm.broadcast(whole)))
-        for tensor, whole, handle in started:
-            handle.wait()
-            if not tensor.is_contiguous():
-                tensor.detach().copy_(whole)
-
     def _gradient(self, name: str) -> Tensor | None:
         """This rank's own gradient of one parameter; None if it has none in this step."""
         gradient = self.trainable[name].grad
@@ -159,6 +151,19 @@ class Replica(nn.Module, ABC):
                     f"{name} was frozen when the module was wrapped and now has a gradient, which the other ranks "
                     "would not get; wrap the module again after changing requires_grad"
                 )
+
+
+def broadcast_all(tensors: Iterable[Tensor], comm: Comm) -> None:
+    """Give all ranks rank 0's values."""
+    started = []
+    for tensor in tensors:
+        whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
+        # Rank 0's value goes to all, so that all begin equal.
+        started.append((tensor, whole, comm.broadcast(whole)))
+    for tensor, whole, handle in started:
+        handle.wait()
+        if not tensor.is_contiguous():
+            tensor.detach().copy_(whole)
 
 
 def reduced_in(parameter: Tensor, reduce_dtype: torch.dtype | None) -> torch.dtype:

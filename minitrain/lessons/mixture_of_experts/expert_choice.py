@@ -13,7 +13,7 @@ from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.pictures import mixture_of_experts as pictures
 from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts import expert_choice
-from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
+from minitrain.mixture_of_experts.full.expert_choice import ENTROPY, ROUNDS, ExpertChoice
 
 
 def demo(world: World, experts: int = 8, tokens: int = 31, most: int = 2) -> list[Claim]:
@@ -44,7 +44,7 @@ def demo(world: World, experts: int = 8, tokens: int = 31, most: int = 2) -> lis
 
     choice = ExpertChoice(experts, experts, most=most)
     capped = lesson.route_scores(choice, 2 * lesson.random_scores(world, 4 * tokens, experts), groups=4)
-    what = f"most experts of a token with a cap of b, λ = {choice.entropy:g}, {choice.iterations} rounds"
+    what = f"most experts of a token with a cap of b, λ = {ENTROPY:g}, {ROUNDS} rounds"
     most_found = int(capped.experts_per_token().max())
     rows.add(what, "b", most, most_found, "1", "Zhou et al. 2022, §3.3", relation="<=")
 

@@ -69,7 +69,7 @@ def smooth_load(rows: Rows, world: World, experts: int, choices: int, tokens: in
     x, router = lesson.random_scores(world, tokens, experts), NoisyTopK(experts, experts, choices=choices)
     counted = lesson.route_scores(router, x).load() / tokens
     router.set_position(seed=0, step=0)
-    scores, deviation = router.noisy(x[None], x[None], router.noise_gate, "scores")  # W = 1: x is its own scores
+    scores, deviation = router.noisy(x[None], x[None])  # W = 1: x is its own scores
     smooth = chances(x[None], scores, deviation, choices).sum((0, 1)) / tokens
     what, formula = "distance of smooth load from tokens counted, part of all", "√(ln(2/10⁻⁹)/2T)"
     rows.near(

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,12 +23,33 @@ from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
 from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import Block
+from minitrain.models.gpt import MLP, Block
 from minitrain.tensor_parallel import attention as small
-from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
+from minitrain.tensor_parallel.full.attention import ParallelAttention, ParallelMLP
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 
 NARAYANAN, THROUGH = "Narayanan et al. 2021, appendix", "bytes sent by this rank through the ring"
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
+
+
+class RowFirstMLP(nn.Module):
+    """The counter-example: rows first, then columns. Its results are right, but expensive.
+
+    GELU is not linear: gelu(X₁A₁) + gelu(X₂A₂) is not gelu(X₁A₁ + X₂A₂). So every rank needs the sum before it: the
+    all-reduce is 4h wide instead of h, and every rank computes the whole GELU (Shoeybi et al. 2019, §3, first option).
+    """
+
+    def __init__(self, mlp: MLP, comm: Comm):
+        super().__init__()
+        self.up = RowParallelLinear.from_linear(mlp.up, comm)
+        self.down = ColumnParallelLinear.from_linear(mlp.down, comm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Each rank takes its part of x, and backward gathers the parts of the gradient.
+        wide = F.gelu(self.up(split_to_parallel(x, self.up.comm)), approximate="tanh")  # [batch, seq, 4·hidden]
+        # The residual stream needs the output in full.
+        return gather_from_parallel(self.down(wide), self.down.comm)
 
 
 def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
@@ -43,7 +65,7 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
     y, grad_x, *gradients = run_module(whole, x, grad_y).results
     blocks = {
         "small form": in_parallel(whole, small.ParallelAttention, small.ParallelMLP),
-        "full form": in_parallel(whole, parallel_attention, parallel_mlp, Comm(collectives=ring)),
+        "full form": in_parallel(whole, ParallelAttention, ParallelMLP, Comm(collectives=ring)),
         "an MLP cut rows first": in_parallel(whole, None, RowFirstMLP, Comm(collectives=ring)),
     }
     found, flops = {}, {}

@@ -33,12 +33,9 @@ Compute = Callable[[Sequence[nn.Module], Tensor, Tensor], Tensor]
 def loop(
     experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
 ) -> Float[Tensor, "routes hidden"]:
-    """One expert after the other, each on its own rows. Any module works as an expert.
+    """One expert after the other, each on its own rows, in any order. Any module works as an expert.
 
-    Args:
-        experts: The experts, on this rank.
-        rows: A token for each route, in any order.
-        expert: For each row the expert that it goes through.
+    `expert` has for each row the expert that it goes through.
     """
     y = torch.zeros_like(rows)
     # The loop waits for the GPU here: on the CPU it must know where each expert's rows end.
@@ -72,13 +69,7 @@ def with_room(
 ) -> tuple[Float[Tensor, "rows inputs"], Int[Tensor, " routes"], Int[Tensor, " experts"]]:
     """Rows of zeros between the experts, so that each has a multiple of 8 rows, and none has no rows.
 
-    Args:
-        x: Rows sorted by expert.
-        slot: For each route its place in x.
-        counts: How many rows each expert has.
-
-    Returns:
-        The same with the rows of zeros.
+    x is sorted by expert, `slot` has for each route its place in x, and `counts` how many rows each expert has.
     """
     # A weight's gradient is a product over the expert's rows, which on an H100 must begin at multiples of 16 bytes; and
     # an expert without rows has made the kernel hang (pytorch issue 152668).
@@ -139,11 +130,7 @@ def fits_grouped_product(x: Float[Tensor, "routes inputs"], weight: Float[Tensor
 
 
 def check_stackable(experts: Sequence[nn.Module], way: Way) -> None:
-    """Refuse experts that only a loop can compute.
-
-    Raises:
-        ValueError: An expert is no `models.gpt.MLP`, or they differ in size.
-    """
+    """Refuse experts that only a loop can compute: no `models.gpt.MLP`, or of different sizes."""
     for number, expert in enumerate(experts):
         if not isinstance(expert, MLP):
             raise ValueError(

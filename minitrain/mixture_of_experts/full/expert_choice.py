@@ -1,9 +1,9 @@
 """The full form of `minitrain.mixture_of_experts.expert_choice` adds groups, and a cap on the experts of a token.
 
 **The cap.** If a token may have at most b experts, the paper computes a matrix A whose columns sum to b at most
-(`capped`), and each expert takes the k largest entries of its row. That alone can break the cap, because entries of A
+(`uncut`), and each expert takes the k largest entries of its row. That alone can break the cap, because entries of A
 can be fractions, and because A is still far from its limit after the paper's 100 rounds with λ = 0.001. So our experts
-then exchange tokens until no token has more than b experts (`within_cap`), whatever λ and the number of rounds.
+then exchange tokens until no token has more than b experts (`within_cap`).
 
 Open `mixture_of_experts/full/router.py` first, then `ExpertChoice`; `uncut` and what follows is for the cap alone.
 **Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.3.
@@ -21,6 +21,9 @@ from torch import Tensor
 from minitrain.mixture_of_experts.full.router import Router, not_finite, refuse
 from minitrain.mixture_of_experts.full.routing import Routing
 
+ENTROPY, ROUNDS = 0.001, 100
+"""The paper's λ and number of rounds for the cap, which holds after any number."""
+
 
 class ExpertChoice(Router):
     """Each expert's best tokens.
@@ -30,10 +33,6 @@ class ExpertChoice(Router):
         experts: e, number of experts.
         capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
         most: b, the cap: how many experts a token has at most. None: any number.
-        entropy: λ of the capped variant; the smaller, the closer to the best choice, and the slower to find.
-        iterations: Rounds of projections of the capped variant; 100 in the paper, with its λ = 0.001. The cap holds
-            after any number. With more rounds fewer tokens need to be exchanged, and where c < b the scores of the
-            chosen tokens may add up to a little more.
         layer: As for `Router`.
 
     Raises:
@@ -47,8 +46,6 @@ class ExpertChoice(Router):
         *,
         capacity_factor: float = 2.0,
         most: int | None = None,
-        entropy: float = 0.001,
-        iterations: int = 100,
         layer: int = 0,
     ):
         super().__init__(hidden, experts, layer=layer)
@@ -62,9 +59,7 @@ class ExpertChoice(Router):
                 f"most={most} experts a token are fewer than their mean, capacity_factor={capacity_factor}; use no "
                 "fewer"
             )
-        if entropy <= 0 or iterations < 1:
-            raise ValueError(f"entropy={entropy} and iterations={iterations} must be above 0")
-        self.capacity_factor, self.most, self.entropy, self.iterations = capacity_factor, most, entropy, iterations
+        self.capacity_factor, self.most = capacity_factor, most
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         tokens = self.split_into_groups(x, groups)
@@ -75,7 +70,7 @@ class ExpertChoice(Router):
         preference = s
         if self.most is not None:
             # Detached: a choice has no gradient. The weights have one, which are the uncapped scores.
-            preference, _ = uncut(s.detach(), k, self.most, self.entropy, self.iterations)
+            preference = uncut(s.detach(), k, self.most)
             preference = preference.masked_fill(~within_cap(preference, k, self.most), -math.inf)
         index = preference.topk(k, -1).indices  # [groups, experts, k], highest score first
         weight = s.gather(-1, index)
@@ -100,57 +95,31 @@ class ExpertChoice(Router):
         )
 
 
-def capped(
-    s: Float[Tensor, "groups experts size"],
-    k: int,
-    most: int,
-    entropy: float,
-    iterations: int,
-    tolerance: float = 0.0,
-) -> tuple[Float[Tensor, "groups experts size"], int]:
-    """The A that maximizes ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
+def uncut(
+    s: Float[Tensor, "groups experts size"], k: int, most: int, entropy: float = ENTROPY, rounds: int = ROUNDS
+) -> Float[Tensor, "groups experts size"]:
+    """ln A before entries are cut at 1, where A maximizes ⟨Sᵀ, A⟩ + λH(A): rows sum to k, columns to at most b.
 
-    It is the projection of exp(Sᵀ/λ) onto these three sets, with the Kullback-Leibler divergence as distance. Each set
-    alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's algorithm gives back,
+    A is the projection of exp(Sᵀ/λ) onto three sets, with the Kullback-Leibler divergence as distance: rows that sum to
+    k, columns that sum to at most b, entries of at most 1. Each set alone is easy. Dykstra's algorithm gives back,
     before a set's turn, what its last turn took away; without that the result meets the constraints, but is not the
-    best.
+    best. Of an expert's tokens, ln A has the order of A, and none of its ties: entries that were cut are 1 all alike,
+    and those below 10⁻³⁰⁸, not rare at λ = 0.001, all 0.
 
     Args:
         s: Sᵀ.
         k: Tokens of each expert, the sum of a row.
         most: b, the cap on the sum of a column.
-        entropy: λ.
-        iterations: Rounds through the three sets, at most.
-        tolerance: Stop when no constraint is off by more; 0: do all rounds, so that a group's A does not depend on the
-            other groups.
-
-    Returns:
-        A in float64, and the number of rounds.
+        entropy: λ; the smaller, the closer to the best choice, and the slower to find.
+        rounds: Through the three sets.
 
     Source: Zhou et al. 2022, §3.3; Benamou et al. 2015, "Iterative Bregman projections for regularized transportation
     problems", §5, for the projections.
     """
-    logarithms, rounds = uncut(s, k, most, entropy, iterations, tolerance)
-    return logarithms.clamp_max(0).exp(), rounds
-
-
-def uncut(
-    s: Float[Tensor, "groups experts size"],
-    k: int,
-    most: int,
-    entropy: float,
-    iterations: int,
-    tolerance: float = 0.0,
-) -> tuple[Float[Tensor, "groups experts size"], int]:
-    """ln A as `capped` finds it, before entries are cut at 1: (Sᵀ − what its row costs − what its column costs)/λ.
-
-    Of an expert's tokens it has the order of A, and none of A's ties: entries that were cut are 1 all alike, and those
-    below 10⁻³⁰⁸, not rare at λ = 0.001, all 0.
-    """
     a = s.double() / entropy  # logarithms throughout: exp(1/0.001) overflows
     column = torch.zeros_like(a[:, :1])  # what was taken from columns
     entry = torch.zeros_like(a)  # what was taken from entries
-    for round_ in range(1, iterations + 1):
+    for _ in range(rounds):
         a = a - a.logsumexp(-1, keepdim=True) + math.log(max(k, 1))  # an equation: nothing to give back
         a = a + column
         column = (a.logsumexp(1, keepdim=True) - math.log(most)).clamp_min(0)
@@ -158,9 +127,7 @@ def uncut(
         a = a + entry
         entry = a.clamp_min(0)
         a = a - entry
-        if tolerance and max(violations(a.exp(), k, most)) <= tolerance:
-            return a + entry, round_
-    return a + entry, iterations
+    return a + entry
 
 
 def within_cap(
@@ -222,11 +189,3 @@ def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "e
         chosen[taker[token], token] = True
         chosen[taker[token], given[token]] = False
         token = given[token]
-
-
-def violations(a: Float[Tensor, "groups experts size"], k: int, most: int) -> tuple[float, float, float]:
-    """The largest violation in A: sums of rows from k, of columns above b, entries above 1."""
-    if not a.numel():
-        return 0.0, 0.0, 0.0
-    rows, columns, entries = (a.sum(-1) - k).abs(), a.sum(1) - most, a - 1
-    return rows.max().item(), max(columns.max().item(), 0.0), max(entries.max().item(), 0.0)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -37,8 +36,6 @@ from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.mixture_of_experts.full.compute import WAYS
 from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.mixture_of_experts.full.routing import Routing
-
-RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, noise per token, and two levels.
+"""The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, and noise per token.
 
-Open `mixture_of_experts/full/router.py` first, then `NoisyTopK`, and `TwoLevel` only if you need it.
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load),
-appendix B (two levels).
+Open `mixture_of_experts/full/router.py` first.
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
 all tokens that choose it, so the size of buffers changes from step to step.
 Without noise it is also called top-k routing with softmax after top-k (Mixtral).
@@ -66,7 +65,7 @@ class NoisyTopK(Router):
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         tokens = self.split_into_groups(x, groups)
         clean = self.scores(tokens)  # xW_g, [groups, size, experts]
-        noisy, deviation = self.noisy(clean, tokens, self.noise_gate, "scores")
+        noisy, deviation = self.noisy(clean, tokens)
         kept, expert = noisy.topk(self.choices, -1)  # [groups, size, choices]
         weight = kept.softmax(-1)  # over the kept ones; −∞ for the rest, as the paper writes it, is equivalent
         importance = torch.zeros_like(noisy).scatter(-1, expert, weight).sum(1)  # [groups, experts]
@@ -75,17 +74,13 @@ class NoisyTopK(Router):
         return self.to_routing(x, expert, weight, losses, scores=noisy)
 
     def noisy(
-        self,
-        clean: Float[Tensor, "groups size columns"],
-        tokens: Float[Tensor, "groups size hidden"],
-        noise_gate: nn.Linear,
-        what: str,
-    ) -> tuple[Float[Tensor, "groups size columns"], Float[Tensor, "groups size columns"] | None]:
+        self, clean: Float[Tensor, "groups size experts"], tokens: Float[Tensor, "groups size hidden"]
+    ) -> tuple[Float[Tensor, "groups size experts"], Float[Tensor, "groups size experts"] | None]:
         """H = xW_g + ε · softplus(xW_noise), and softplus(xW_noise); in evaluation xW_g and None."""
         if not self.training:
             return clean, None
-        deviation = F.softplus(self.scores(tokens, noise_gate))
-        epsilon = normal(self.uniform(tokens, clean.shape[-1], what)).to(clean.dtype)
+        deviation = F.softplus(self.scores(tokens, self.noise_gate))
+        epsilon = normal(self.uniform(tokens, self.experts, "scores")).to(clean.dtype)
         return clean + epsilon * deviation, deviation
 
 
@@ -101,11 +96,7 @@ def chances(
 
         P(x, i) = Φ((xW_g)_i − kth_excluding(H, k, i)) / softplus((xW_noise)_i))
 
-    Args:
-        clean: xW_g.
-        noisy: H.
-        deviation: softplus(xW_noise); None: no noise, where the chance is 1 or 0.
-        choices: k.
+    `clean` is xW_g, `noisy` H, and `deviation` softplus(xW_noise); None: no noise, where the chance is 1 or 0.
     """
     experts = clean.shape[-1]
     if choices == experts:
@@ -127,74 +118,3 @@ def squared_variation(x: Float[Tensor, "groups experts"]) -> Float[Tensor, " gro
     """
     mean = x.mean(-1, keepdim=True)
     return ((x - mean) ** 2).mean(-1) / mean.squeeze(-1) ** 2
-
-
-class TwoLevel(NoisyTopK):
-    """Two levels of gating: a first one chooses branches, and in each a second one chooses among its experts.
-
-    Expert j of branch i has number i · (experts/branches) + j, and weight G_primary(x)_i · G_i(x)_j. A token goes to
-    choices² experts. With many experts, each softmax is still over few, and a branch may correspond to a machine.
-
-    Args:
-        hidden: Width of a token.
-        experts: Number of experts in all branches.
-        branches: Number of branches.
-        choices: k, of branches and of experts in each.
-        importance_factor: w of the loss on sums of weights.
-        load_factor: w of the loss on numbers of tokens.
-        layer: As for `Router`.
-
-    Raises:
-        ValueError: Branches cannot have equally many experts, or a level has fewer than `choices`.
-
-    Source: Shazeer et al. 2017, appendix B.
-    """
-
-    def __init__(
-        self,
-        hidden: int,
-        experts: int,
-        *,
-        branches: int,
-        choices: int = 2,
-        importance_factor: float = 0.1,
-        load_factor: float = 0.1,
-        layer: int = 0,
-    ):
-        factors = {"importance_factor": importance_factor, "load_factor": load_factor}
-        super().__init__(hidden, experts, choices=choices, layer=layer, **factors)
-        if branches < 1 or experts % branches:
-            raise ValueError(f"branches={branches} cannot share experts={experts} evenly; use a divisor of {experts}")
-        if choices > min(branches, experts // branches):
-            raise ValueError(
-                f"choices={choices} is more than there are: branches={branches} with {experts // branches} experts each"
-            )
-        self.branches = branches
-        self.branch_gate = nn.Linear(hidden, branches, bias=False)
-        self.branch_noise_gate = nn.Linear(hidden, branches, bias=False)
-        self.reset_parameters()
-
-    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens = self.split_into_groups(x, groups)
-        k, shape = self.choices, (self.branches, self.experts // self.branches)
-        upper = self.scores(tokens, self.branch_gate)  # [groups, size, branches]
-        noisy_upper, upper_deviation = self.noisy(upper, tokens, self.branch_noise_gate, "branches")
-        lower = self.scores(tokens)
-        noisy_lower, lower_deviation = self.noisy(lower, tokens, self.noise_gate, "scores")
-        kept, branch = noisy_upper.topk(k, -1)  # [groups, size, k]
-        kept_below, inside = noisy_lower.unflatten(-1, shape).topk(k, -1)  # [groups, size, branches, k]
-        chosen = branch[..., None].expand(*branch.shape, k)  # [groups, size, k, k]
-        expert = (chosen * shape[1] + inside.gather(-2, chosen)).flatten(-2)
-        weight = (kept.softmax(-1)[..., None] * kept_below.softmax(-1).gather(-2, chosen)).flatten(-2)
-
-        importance = torch.zeros_like(lower).scatter(-1, expert, weight).sum(1)  # [groups, experts]
-        spread = None if lower_deviation is None else lower_deviation.unflatten(-1, shape)
-        won = chances(lower.unflatten(-1, shape), noisy_lower.unflatten(-1, shape), spread, k)
-        here = torch.zeros_like(upper).scatter(-1, branch, 1.0)  # 1 where a token takes a branch
-        # Load of branch i, times the load of its expert j by the tokens that take i, over the number of these.
-        # A branch that no token takes has load 0, not 0/0.
-        below = (won * here[..., None]).sum(1) / here.sum(1).clamp_min(1)[..., None]
-        load = (chances(upper, noisy_upper, upper_deviation, k).sum(1)[..., None] * below).flatten(-2)
-        losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
-        scores = torch.cat([noisy_upper, noisy_lower], -1)
-        return self.to_routing(x, expert, weight, losses, scores=scores)

@@ -50,11 +50,7 @@ class Router(nn.Module, ABC):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw initial weights: normal with deviation 0.02, as in GPT-2.
-
-        Args:
-            generator: Where numbers come from; None for torch's own.
-        """
+        """Draw initial weights: normal with deviation 0.02, as in GPT-2."""
         nn.init.normal_(self.gate.weight, std=0.02, generator=generator)
 
     def set_position(self, seed: int, step: int, first_token: int = 0) -> None:
@@ -91,11 +87,7 @@ class Router(nn.Module, ABC):
         return self.route(x, groups=groups)
 
     def split_into_groups(self, x: Float[Tensor, "tokens hidden"], groups: int) -> Float[Tensor, "groups size hidden"]:
-        """x cut into its groups, in float32 at least.
-
-        Raises:
-            ValueError: It cannot be cut so, or is not as wide as the router.
-        """
+        """x cut into its groups, in float32 at least."""
         tokens, hidden = x.shape
         if hidden != self.hidden:
             raise ValueError(f"x of width {hidden} does not fit hidden={self.hidden}")
@@ -109,12 +101,7 @@ class Router(nn.Module, ABC):
     def scores(
         self, x: Float[Tensor, "groups size hidden"], layer: nn.Linear | None = None
     ) -> Float[Tensor, "groups size columns"]:
-        """xW in the precision of x, also inside autocast and with weights of low precision.
-
-        Args:
-            x: Tokens from `split_into_groups`.
-            layer: W; None: the gate.
-        """
+        """xW in the precision of x, also inside autocast and with weights of low precision; None: W is the gate's."""
         layer = self.gate if layer is None else layer
         # Autocast would multiply in 16 bits, whatever the dtype of x.
         with torch.autocast(x.device.type, enabled=False):
@@ -130,16 +117,7 @@ class Router(nn.Module, ABC):
         return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
 
     def capacity(self, tokens: int, factor: float | None, choices: int = 1) -> int | None:
-        """⌊factor · choices · tokens/experts⌋ places for each expert in a group.
-
-        Args:
-            tokens: Tokens in a group.
-            factor: The capacity factor; None: no limit.
-            choices: Experts of each token.
-
-        Raises:
-            ValueError: That is 0.
-        """
+        """⌊factor · choices · tokens/experts⌋ places for each expert in a group of `tokens`; None: no limit."""
         if factor is None or tokens == 0:
             return None if factor is None else 0
         # The factor is the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
@@ -162,13 +140,13 @@ class Router(nn.Module, ABC):
         capacity: int | None = None,
         chosen: Bool[Tensor, "groups size choices"] | None = None,
     ) -> Routing:
-        """List the choices of each token, and drop those that find no place.
+        """List the choices of each token, highest score first, and drop those that find no place.
 
         Places are given in the order of tokens, and to all first choices before any second one.
 
         Args:
             x: The routed tokens.
-            expert: The experts that each token chose, highest score first.
+            expert: The experts that each token chose.
             weight: Their weights.
             losses: The auxiliary loss of each group.
             scores: The scores behind the choice; None: it was made otherwise.

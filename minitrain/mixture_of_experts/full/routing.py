@@ -63,11 +63,6 @@ class Routing:
         """How many experts each token goes to; the residual alone carries one that goes to none."""
         return counted(self.token, self.tokens)
 
-    def dropped_fraction(self) -> float:
-        """The part of all choices that found no place."""
-        chosen = len(self.token) + len(self.dropped)
-        return len(self.dropped) / chosen if chosen else 0.0
-
     def group(self) -> Int[Tensor, " routes"]:
         """The routing group of each entry."""
         # 1 where x is empty, as nothing may be divided by 0.

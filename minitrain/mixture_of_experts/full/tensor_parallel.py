@@ -28,15 +28,7 @@ from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParal
 
 
 class PartialMLP(gpt.MLP):
-    """Some of the hidden units of an expert: the sum of the ranks' outputs is the expert's.
-
-    Args:
-        mlp: The whole expert, which keeps its own weights.
-        comm: The tensor-parallel ranks.
-
-    Raises:
-        ValueError: The hidden units do not divide by the ranks, or this rank is not in the group.
-    """
+    """Some of the hidden units of an expert: the sum of the ranks' outputs is the expert's."""
 
     def __init__(self, mlp: gpt.MLP, comm: Comm):
         # Not MLP's own, which would make both matrices in full.

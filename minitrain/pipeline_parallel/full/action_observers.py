@@ -6,16 +6,14 @@ the action needs has arrived, and left before the result is sent. So it spans th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from minitrain.comm.timeline import Timeline, VirtualClock
-from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.pipeline_parallel.full.actions import Action, Watch
 from minitrain.pipeline_parallel.full.drawing import KINDS
 from minitrain.pipeline_parallel.full.simulator import Time
 
-Watch = Callable[[Action], AbstractContextManager[Any]]
 Cost = Time | Sequence[Time]
 
 
@@ -29,7 +27,7 @@ def on_virtual_clock(clock: VirtualClock, times: tuple[Cost, Cost, Cost]) -> Wat
     forward, backward, weight = times
     parts = {"F": (forward,), "B": (backward, weight), "I": (backward,), "W": (weight,)}
 
-    def watch(action: Action) -> AbstractContextManager[Any]:
+    def watch(action: Action) -> AbstractContextManager[None]:
         costs = [part[action.stage] if isinstance(part, Sequence) else part for part in parts[action.kind]]
         return _pass(clock, float(sum(costs)), action)
 

@@ -14,10 +14,11 @@ Also called pipeline order, action table, instruction stream (DeepSpeed's `PipeS
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Kind = Literal["F", "B", "I", "W"]
 
@@ -49,6 +50,9 @@ class Action(NamedTuple):
             raise ValueError(f"text={text!r} is no action; write stage, F, B, I or W, and micro-batch, as in '2F7'")
         stage, kind, microbatch = found.groups()
         return cls(int(stage), next(known for known in get_args(Kind) if known == kind), int(microbatch))
+
+
+Watch = Callable[[Action], AbstractContextManager[Any]]  # what `full/action_observers.py` makes
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,7 @@ def _problem(schedule: Schedule, stages: int, has_loss: bool, rank: int, size: i
 
 
 def lengths(count: int, group: dist.ProcessGroup | None, **given: tuple[Sequence[Any] | None, bool]) -> None:
-    """Check that there is one of each argument for each of `count` micro-batches, where it is needed.
-
-    Args:
-        count: The micro-batches of the schedule.
-        group: The ranks of the pipeline.
-        **given: By name, the argument and whether this rank needs it.
+    """Check that there is one of each argument for each of `count` micro-batches, where this rank needs it.
 
     Raises:
         ValueError: On every rank alike, where ranks are compared; else on the rank concerned.
@@ -78,11 +73,7 @@ def is_data_parallel(stage: nn.Module) -> bool:
 
 
 def outputs_of(stage: int, microbatch: int, value: Any) -> tuple[Tensor, ...]:
-    """What a stage returned, as a tuple of tensors.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """What a stage returned, as a tuple of tensors, or a ValueError if it is something else."""
     tensors = value if isinstance(value, tuple) else (value,)
     wrong = [type(one).__name__ for one in tensors if not isinstance(one, Tensor)]
     if wrong or not tensors:
@@ -94,11 +85,7 @@ def outputs_of(stage: int, microbatch: int, value: Any) -> tuple[Tensor, ...]:
 
 
 def inputs_of(number: int, value: Any) -> tuple[Tensor, ...]:
-    """A micro-batch, as a tuple of tensors.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """A micro-batch, as a tuple of tensors, or a ValueError if it is something else."""
     tensors = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(one, Tensor) for one in tensors):
         raise ValueError(f"inputs[{number}] is a {type(value).__name__}; bring a tensor, or a tuple of tensors")

@@ -4,8 +4,7 @@
 is the bubble. Kinds differ by color and by hatch, chunks by lightness and by a letter, so that the picture does not
 rely on color alone.
 
-**Also made here.** The same as data: `as_json` for a page that draws it itself, `spans` for Perfetto, `describe` for
-readers who cannot see the picture.
+**Also made here.** The same as data: `as_json`, for a page that draws it itself.
 """
 
 from __future__ import annotations
@@ -175,25 +174,6 @@ def _add_legend(figure: Figure, kinds: set[Kind], versions: set[int]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, **narrow)
 
 
-def describe(timetable: Timetable) -> str:
-    """The picture in words, for its alt text."""
-    schedule = timetable.schedule
-    peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
-    held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
-    chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
-    counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
-    step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
-    kept = ""
-    if schedule.versions:
-        each = ", ".join(str(versions.kept(schedule, rank)) for rank in range(schedule.ranks))
-        kept = f" Versions of the weights that the ranks keep, in order: {each}."
-    return (
-        f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
-        f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
-        f"The most {counted} held at once: {held}.{kept}"
-    )
-
-
 def as_json(timetable: Timetable) -> dict[str, Any]:
     """The timetable as data that `json.dumps` takes.
 
@@ -237,14 +217,3 @@ def _number(value: Time) -> int | float:
     # Otherwise most numbers of the file would have 17 digits.
     rounded = round(float(value), 6)
     return int(rounded) if rounded.is_integer() else rounded
-
-
-def spans(timetable: Timetable) -> list[Span]:
-    """The timetable as spans of a timeline, one unit of time a second; `runtime.timeline.trace_events` takes them."""
-    from minitrain.comm.timeline import Span  # here, because it imports torch
-
-    return [
-        Span(rank, "compute", KINDS[action.kind][0], str(action), float(start), float(end))
-        for rank, row in enumerate(timetable.slots)
-        for action, start, end in row
-    ]

@@ -23,14 +23,9 @@ AHEAD = 2  # receives that are posted beyond what is waited for: their buffers a
 
 
 class Mail:
-    """Sends the results of one rank's actions, and receives what they need.
+    """Sends the results of one rank's actions, and receives what they need, in memory on `device`.
 
-    Args:
-        schedule: The ranks' actions.
-        rank: This rank within `group`.
-        group: The ranks of the pipeline.
-        device: Where received tensors lie.
-        in_order: Keep the common order also between different ranks, as NCCL needs; None: where it is NCCL.
+    `in_order` keeps the common order also between different ranks, as NCCL needs; None: where it is NCCL.
     """
 
     def __init__(

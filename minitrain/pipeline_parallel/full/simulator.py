@@ -22,13 +22,7 @@ Time = float | Fraction
 
 
 class Slot(NamedTuple):
-    """An action and its time.
-
-    Attributes:
-        action: The action.
-        start: When it begins.
-        end: When its result can leave.
-    """
+    """An action, when it begins, and when its result can leave."""
 
     action: Action
     start: Time

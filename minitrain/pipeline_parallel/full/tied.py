@@ -28,12 +28,7 @@ from minitrain.pipeline_parallel.full.actions import Schedule
 
 
 class Tie(NamedTuple):
-    """A parameter held by several stages.
-
-    Attributes:
-        stages: Which stages, rising.
-        names: Its name within each.
-    """
+    """A parameter held by several stages, rising, and its name within each."""
 
     stages: tuple[int, ...]
     names: tuple[str, ...]
@@ -92,15 +87,7 @@ def sum_gradients(
     schedule: Schedule,
     group: dist.ProcessGroup | None,
 ) -> None:
-    """Give every copy the sum of all copies' gradients.
-
-    Args:
-        ties: The shared parameters.
-        stages: This rank's, by number.
-        aside: The gradients that `set_aside` took; they are added again.
-        schedule: Says which rank holds which stage.
-        group: The ranks of the pipeline.
-    """
+    """Give every copy the sum of all copies' gradients, and add again what `set_aside` took of this rank's stages."""
     for tie in ties:
         held = copies(tie, stages)
         if not held or not held[0].requires_grad:

@@ -30,9 +30,7 @@ from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding
 class NormOnSequence(ParallelLayer):
     """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now partial sums.
 
-    Args:
-        norm: The norm of one device.
-        layer: The layer whose `comm` it shares.
+    It shares the `comm` of `layer`.
     """
 
     def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
@@ -54,12 +52,7 @@ class NormOnSequence(ParallelLayer):
 
 
 class PositionsOnSequence(ParallelLayer):
-    """The table of positions, with the very weight of `positions`; each rank looks up the positions of its own tokens.
-
-    Args:
-        positions: The table of one device.
-        layer: The layer whose `comm` it shares.
-    """
+    """The table of positions, with the very weight of `positions`; each rank looks up those of its own tokens."""
 
     def __init__(self, positions: nn.Embedding, layer: ParallelLayer):
         super().__init__(layer.comm)
@@ -82,7 +75,8 @@ class TokensToSequence(VocabParallelEmbedding):
     @classmethod
     def of(cls, layer: VocabParallelEmbedding) -> TokensToSequence:
         """The same table, with the very same weight, that returns sequence shards."""
-        made = cls(layer.num_embeddings, layer.embedding_dim, layer.comm, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.num_embeddings, layer.embedding_dim, layer.comm)
         made.weight = layer.weight
         made.mark_parameters()
         return made
@@ -148,17 +142,14 @@ class HeadFromSequence(VocabParallelHead):
     @classmethod
     def of(cls, layer: VocabParallelHead, keep_gathered: bool = False) -> HeadFromSequence:
         """The same head, with the very same parameters, on sequence shards."""
-        sizes = layer.in_features, layer.vocabulary, layer.bias is not None
-        made = cls(*sizes, layer.comm, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.in_features, layer.vocabulary, layer.bias is not None, layer.comm)
         made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
         made.mark_parameters()
         return made
 
     def forward(self, x: Float[Tensor, "batch shard hidden"]) -> Float[Tensor, "batch seq columns"]:
-        """This rank's logits of all tokens, `[batch, seq, vocabulary/tp]`.
-
-        Args:
-            x: This rank's tokens, `[batch, seq/tp, hidden]`.
+        """This rank's logits of all tokens, `[batch, seq, vocabulary/tp]`; x has its own, `[batch, seq/tp, hidden]`.
 
         Raises:
             ValueError: With checking, if shape or dtype of x differ between ranks.

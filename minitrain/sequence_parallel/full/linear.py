@@ -37,7 +37,6 @@ from minitrain.tensor_parallel.full.linear import (
     rows,
     weight_gradients,
 )
-from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 from minitrain.tensor_parallel.full.parameter_layout import mark_partial
 
 
@@ -130,17 +129,14 @@ class ColumnFromSequence(ColumnParallelLinear):
     @classmethod
     def of(cls, layer: ColumnParallelLinear, keep_gathered: bool = False) -> ColumnFromSequence:
         """The same layer, with the very same parameters, between sequence shards."""
-        sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.gather_output
-        made = cls(*sizes, layer.comm, shards=layer.shards, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.in_features, layer.out_features, layer.bias is not None, layer.comm, shards=layer.shards)
         made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
         made.mark_parameters()
         return made
 
     def forward(self, x: Float[Tensor, "batch shard in_features"]) -> Float[Tensor, "batch seq out"]:
-        """This rank's outputs for all tokens, `[batch, seq, out/t]`.
-
-        Args:
-            x: This rank's tokens, `[batch, seq/tp, in]`.
+        """This rank's outputs for all tokens, `[batch, seq, out/t]`, of its own tokens, `[batch, seq/tp, in]`.
 
         Raises:
             ValueError: With checking, if shape or dtype of x differ between ranks.
@@ -150,20 +146,11 @@ class ColumnFromSequence(ColumnParallelLinear):
     def together(
         self, x: Float[Tensor, "batch shard in_features"], *others: ColumnParallelLinear
     ) -> tuple[Float[Tensor, "batch seq _"], ...]:
-        """The outputs of this layer and of others with the same input, which is gathered once for all of them.
-
-        Args:
-            x: This rank's tokens.
-            *others: Layers over the same group.
-        """
+        """The outputs of this layer and of others with the same input, which is gathered once for all of them."""
         layers = (self, *others)
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         outputs = column_from_sequence(x, weights, biases, self.comm, self.keep_gathered)
-        turned = [y.transpose(0, 1) for y in outputs]  # each [batch, seq, out/t]
-        return tuple(
-            gather_from_parallel(y, layer.comm) if layer.gather_output else y
-            for layer, y in zip(layers, turned, strict=True)
-        )
+        return tuple(y.transpose(0, 1) for y in outputs)  # each [batch, seq, out/t]
 
 
 class RowToSequence(RowParallelLinear):
@@ -172,8 +159,8 @@ class RowToSequence(RowParallelLinear):
     @classmethod
     def of(cls, layer: RowParallelLinear) -> RowToSequence:
         """The same layer, with the very same parameters, between sequence shards."""
-        sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.input_is_parallel
-        made = cls(*sizes, layer.comm, device="meta")
+        with torch.device("meta"):
+            made = cls(layer.in_features, layer.out_features, layer.bias is not None, layer.comm)
         made.weight, made.bias = layer.weight, layer.bias
         made.mark_parameters()
         return made
@@ -184,15 +171,10 @@ class RowToSequence(RowParallelLinear):
             mark_partial(self.bias)  # each rank adds it to its own tokens only
 
     def forward(self, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch shard out_features"]:
-        """The output of this rank's tokens, `[batch, seq/tp, out]`.
-
-        Args:
-            x: This rank's part of all tokens, `[batch, seq, in/t]`.
+        """The output of this rank's tokens, `[batch, seq/tp, out]`, of its part of all tokens, `[batch, seq, in/t]`.
 
         Raises:
             ValueError: The sequence does not divide by the ranks; with checking also if shapes differ between ranks.
         """
-        if not self.input_is_parallel:
-            x = split_to_parallel(x, self.comm)
         check_split("seq", x.shape[1], self.ranks)
         return _RowToSequence.apply(self.comm, *as_autocast(x, self.weight, self.bias))

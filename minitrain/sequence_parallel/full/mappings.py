@@ -12,8 +12,6 @@ Also called redistributions `Shard(1)` → `Replicate()` and `Partial()` → `Sh
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,35 +19,19 @@ from torch import Tensor
 from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.full.checks import check_split
-
-# The backward of each is the forward of the other, so they can be differentiated any number of times. Forward has
-# already checked that shapes and dtypes agree between ranks, so backward does not check again.
+from minitrain.tensor_parallel.full.mappings import Conjugate
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
-        ctx.comm = comm.unchecked
-        whole = start_gather(x, comm).wait()
-        assert whole is not None
-        return whole.transpose(0, 1)  # [batch, seq, *width]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _ReduceScatter.apply(gradients[0], ctx.comm), None
+def _gather(x: Tensor, comm: Comm) -> Tensor:
+    whole = start_gather(x, comm).wait()
+    assert whole is not None
+    return whole.transpose(0, 1)  # [batch, seq, *width]
 
 
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
-        ctx.comm = comm.unchecked
-        # A copy, because it is overwritten, and autograd may hand x to other operations too.
-        partial = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
-        return own_tokens(start_reduce_scatter(partial, comm), partial)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _Gather.apply(gradients[0], ctx.comm), None
+def _reduce_scatter(x: Tensor, comm: Comm) -> Tensor:
+    # A copy, because it is overwritten, and autograd may hand x to other operations too.
+    partial = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
+    return own_tokens(start_reduce_scatter(partial, comm), partial)
 
 
 def start_gather(x: Float[Tensor, "batch shard *width"], comm: Comm) -> Handle:
@@ -92,7 +74,7 @@ def gather_from_sequence(
     x: Float[Tensor, "batch shard *width"], comm: AnyComm = None
 ) -> Float[Tensor, "batch seq *width"]:
     """g: this rank's tokens, `[batch, seq/tp, *width]`, to all tokens; its backward is a reduce-scatter."""
-    return _Gather.apply(x, as_comm(comm))
+    return Conjugate.apply(x, as_comm(comm), _gather, _reduce_scatter)
 
 
 def reduce_scatter_to_sequence(
@@ -105,7 +87,7 @@ def reduce_scatter_to_sequence(
     """
     comm = as_comm(comm)
     check_split("seq", x.shape[1], comm.ranks)
-    return _ReduceScatter.apply(x, comm)
+    return Conjugate.apply(x, comm, _reduce_scatter, _gather)
 
 
 g, g_bar = gather_from_sequence, reduce_scatter_to_sequence  # the paper's names

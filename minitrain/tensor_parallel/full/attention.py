@@ -7,7 +7,7 @@ Open `tensor_parallel/full/linear.py` first.
 **Source.** Besides Shoeybi et al. 2019: Ainslie et al. 2023, "GQA", for grouped-query attention.
 **Sent.** Also the gradients of shared heads, once per step: `parameter_layout.sum_partial_gradients`.
 **Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic`, `layer_parameters`, and `layer_flops`, of which a rank
-does 1/t. `RowFirstMLP` shows the opposite order, which sends more.
+does 1/t.
 Also called head parallelism; `parallelize_module` with `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
 """
 
@@ -85,34 +85,3 @@ class ParallelMLP(gpt.MLP):
         self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
         self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         self.train(mlp.training)
-
-
-class RowFirstMLP(gpt.MLP):
-    """The counter-example: rows first, then columns. Its results are right, but expensive. Arguments as above.
-
-    GELU is not linear: gelu(X₁A₁) + gelu(X₂A₂) is not gelu(X₁A₁ + X₂A₂). So every rank needs the sum before it: the
-    all-reduce is 4h wide instead of h, and every rank computes the whole GELU (Shoeybi et al. 2019, §3, first option).
-
-    Raises:
-        ValueError: `hidden` does not divide by the ranks, or this rank is not in the group.
-    """
-
-    def __init__(self, mlp: gpt.MLP, comm: AnyComm = None):
-        nn.Module.__init__(self)
-        comm = as_comm(comm)
-        check_split("hidden", mlp.up.in_features, comm.ranks)
-        # Takes its part of an unsharded input: backward gathers the parts of its gradient.
-        self.up = RowParallelLinear.from_linear(mlp.up, comm, False)  # type: ignore[bad-assignment]
-        # Gathers its output, which the residual stream needs in full.
-        self.down = ColumnParallelLinear.from_linear(mlp.down, comm, True)  # type: ignore[bad-assignment]
-        self.train(mlp.training)
-
-
-def parallel_attention(attention: gpt.Attention, comm: AnyComm = None) -> ParallelAttention:
-    """This rank's heads of `attention`, which keeps its own weights. Arguments and errors: `ParallelAttention`."""
-    return ParallelAttention(attention, comm)
-
-
-def parallel_mlp(mlp: gpt.MLP, comm: AnyComm = None) -> ParallelMLP:
-    """This rank's hidden units of `mlp`, which keeps its own weights. Arguments and errors: `ParallelMLP`."""
-    return ParallelMLP(mlp, comm)

@@ -34,14 +34,8 @@ def check_same(what: str, name: str, tensor: Shaped[Tensor, "*shape"], comm: Com
 
     Tensor-parallel ranks that see different tokens, weights or dropout masks compute nonsense and raise no error.
 
-    Args:
-        what: The caller, for the error.
-        name: The argument's name, for the error.
-        tensor: What must be equal.
-        comm: The ranks.
-
     Raises:
-        ValueError: On every rank alike, naming which ranks bring what.
+        ValueError: On every rank alike, with the caller `what` and the argument's `name`, and which ranks bring what.
     """
     if comm.checks and (differ := differing(gather_objects(_fingerprint(tensor), comm.group))):
         raise ValueError(

@@ -1,13 +1,14 @@
-"""The full form of `minitrain.tensor_parallel.linear` adds overlap, gathered outputs, shared shards, and checks.
+"""The full form of `minitrain.tensor_parallel.linear` adds overlap, shared shards, and checks.
 
 **Idea.** In backward the all-reduce of the input's gradient travels while the gradients of the weights are computed.
 Layers that take the same input, as query, key and value do, share one all-reduce.
 
-Open `tensor_parallel/full/mappings.py` and `tensor_parallel/full/parameter_layout.py` first.
+Open `tensor_parallel/full/parameter_layout.py` first.
 
 **Source.** Besides Shoeybi et al. 2019, for the overlap: Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM"; Korthikanti et al. 2022, §4.2.2.
-**Sent.** `gather_output` adds an all-gather in forward, `input_is_parallel=False` one in backward.
+Megatron-LM's `gather_output` is `gather_from_parallel` after the layer, `input_is_parallel=False` is
+`split_to_parallel` before it (`tensor_parallel/full/mappings.py`).
 **Cost.** `minitrain.costs.tensor_parallel`: `payload` of each all-reduce, `column_parameters` and `row_parameters` for
 what a rank holds. Also called 1D tensor parallelism, or intra-layer model parallelism.
 """
@@ -25,7 +26,6 @@ from torch.autograd.function import once_differentiable
 
 from minitrain.comm.comm import AnyComm, Comm
 from minitrain.tensor_parallel.full.checks import check_same, check_split
-from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark, mark_partial
 
 
@@ -140,20 +140,17 @@ class ColumnParallelLinear(ParallelLayer):
         in_features: Size of the last dim of the input.
         out_features: Size of the last dim of the output of all ranks together.
         bias: Whether there is a bias, cut as the output is.
-        gather_output: Return the whole output on every rank, instead of this rank's part.
         comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
         shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighboring ranks, whose
             gradients `parameter_layout.sum_partial_gradients` adds. None: as many as ranks.
-        dtype: Of weight and bias.
-        device: Of weight and bias.
 
     Attributes:
         weight: `[out_features / ranks, in_features]`.
         bias: `[out_features / ranks]`, or None.
 
     Raises:
-        ValueError: This rank is not in the group; `out_features` does not divide by the ranks; `shards` does not divide
-            them, or comes with `gather_output`.
+        ValueError: This rank is not in the group; `out_features` does not divide by the ranks, or `shards` does not
+            divide them.
     """
 
     def __init__(
@@ -161,30 +158,21 @@ class ColumnParallelLinear(ParallelLayer):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        gather_output: bool = False,
         comm: AnyComm = None,
         *,
         shards: int | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
     ):
         super().__init__(comm)
-        self.in_features, self.out_features, self.gather_output = in_features, out_features, gather_output
+        self.in_features, self.out_features = in_features, out_features
         self.shards = self.ranks if shards is None else shards
         if not 1 <= self.shards <= self.ranks or self.ranks % self.shards:
             fitting = [count for count in range(1, self.ranks + 1) if self.ranks % count == 0]
             raise ValueError(f"shards={shards} must divide {self.ranks} tensor-parallel ranks; use one of {fitting}")
-        if gather_output and self.shards < self.ranks:
-            raise ValueError(
-                f"gather_output=True with shards={shards} would gather pieces twice; leave one of them out"
-            )
         check_split("out_features", out_features, self.shards)
-        self._take(nn.Linear(in_features, out_features, bias, device=device, dtype=dtype))
+        self._take(nn.Linear(in_features, out_features, bias))
 
     @classmethod
-    def from_linear(
-        cls, linear: nn.Linear, comm: AnyComm = None, gather_output: bool = False, *, shards: int | None = None
-    ) -> ColumnParallelLinear:
+    def from_linear(cls, linear: nn.Linear, comm: AnyComm = None, *, shards: int | None = None) -> ColumnParallelLinear:
         """Cut this rank's piece from the weights of `linear`, which keeps its own.
 
         Dtype, device and whether weight and bias are trained stay as they are. Other arguments as for the class.
@@ -192,9 +180,9 @@ class ColumnParallelLinear(ParallelLayer):
         Raises:
             ValueError: As the class; with checking also if the weights differ between ranks.
         """
-        sizes = linear.in_features, linear.out_features, linear.bias is not None
-        # On "meta" nothing is drawn or allocated for weights that are replaced at once.
-        layer = cls(*sizes, gather_output, comm, shards=shards, device="meta")
+        # There nothing is drawn or allocated for weights that are replaced at once.
+        with torch.device("meta"):
+            layer = cls(linear.in_features, linear.out_features, linear.bias is not None, comm, shards=shards)
         check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
         layer._take(linear)
         return layer
@@ -214,25 +202,16 @@ class ColumnParallelLinear(ParallelLayer):
                 mark_partial(parameter)
 
     def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out"]:
-        """This rank's outputs `[*batch, out/t]`, or all with `gather_output`; x is the same on all ranks."""
+        """This rank's outputs `[*batch, out/t]`; x is the same on all ranks."""
         return self.together(x)[0]
 
     def together(
         self, x: Float[Tensor, "*batch in_features"], *others: ColumnParallelLinear
     ) -> tuple[Float[Tensor, "*batch _"], ...]:
-        """The outputs of this layer and of others that take the same input: one all-reduce of its gradient for all.
-
-        Args:
-            x: The same on all ranks.
-            *others: Layers over the same group.
-        """
+        """The outputs of this layer and of others that take the same input: one all-reduce of its gradient for all."""
         layers = (self, *others)
         check_same(type(self).__name__, "x", x, self.comm)
-        outputs = column_parallel(x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.comm)
-        return tuple(
-            gather_from_parallel(y, layer.comm) if layer.gather_output else y
-            for layer, y in zip(layers, outputs, strict=True)
-        )
+        return column_parallel(x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.comm)
 
     def extra_repr(self) -> str:
         piece = f"out_features={self.out_features} in {self.shards} pieces"
@@ -250,7 +229,6 @@ class RowParallelLinear(ParallelLayer):
         in_features: Size of the last dim of the input of all ranks together.
         out_features: Size of the last dim of the output.
         bias: Whether there is a bias. Every rank holds all of it, and it is added once, after the sum.
-        input_is_parallel: The input is this rank's part. Otherwise it is whole, the same on all ranks, and is split.
 
     Attributes:
         weight: `[out_features, in_features / ranks]`.
@@ -265,22 +243,18 @@ class RowParallelLinear(ParallelLayer):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        input_is_parallel: bool = True,
         comm: AnyComm = None,
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
     ):
         super().__init__(comm)
-        self.in_features, self.out_features, self.input_is_parallel = in_features, out_features, input_is_parallel
+        self.in_features, self.out_features = in_features, out_features
         check_split("in_features", in_features, self.ranks)
-        self._take(nn.Linear(in_features, out_features, bias, device=device, dtype=dtype))
+        self._take(nn.Linear(in_features, out_features, bias))
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, comm: AnyComm = None, input_is_parallel: bool = True) -> RowParallelLinear:
+    def from_linear(cls, linear: nn.Linear, comm: AnyComm = None) -> RowParallelLinear:
         """As `ColumnParallelLinear.from_linear`."""
-        sizes = linear.in_features, linear.out_features, linear.bias is not None
-        layer = cls(*sizes, input_is_parallel, comm, device="meta")
+        with torch.device("meta"):
+            layer = cls(linear.in_features, linear.out_features, linear.bias is not None, comm)
         check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
         layer._take(linear)
         return layer
@@ -295,16 +269,11 @@ class RowParallelLinear(ParallelLayer):
         mark(self.weight, 1, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out_features"]:
-        """The whole output, the same on all ranks.
-
-        Args:
-            x: This rank's part `[*batch, in/t]`, or with `input_is_parallel=False` the whole input.
+        """The whole output, the same on all ranks, of this rank's part of the input, `[*batch, in/t]`.
 
         Raises:
-            ValueError: With checking, if shapes, or a whole x, differ between ranks.
+            ValueError: With checking, if shapes differ between ranks.
         """
-        if not self.input_is_parallel:
-            x = split_to_parallel(x, self.comm)
         return _RowParallel.apply(self.comm, *as_autocast(x, self.weight, self.bias))
 
     def extra_repr(self) -> str:

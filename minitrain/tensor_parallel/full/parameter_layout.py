@@ -112,19 +112,7 @@ def sum_partial(found: Iterable[tuple[Tensor, Tensor]], comm: Comm) -> None:
 
 
 class ParallelLayer(nn.Module):
-    """A layer of which each rank holds a part.
-
-    Args:
-        comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
-
-    Attributes:
-        comm: These.
-        rank: This rank among them.
-        ranks: Their number.
-
-    Raises:
-        ValueError: This rank is not in the group.
-    """
+    """A layer of which each rank of `comm` holds a part; None means everyone."""
 
     def __init__(self, comm: AnyComm = None):
         super().__init__()

@@ -13,32 +13,20 @@ REPLICATED = "replicated"
 
 @dataclass(frozen=True)
 class Row:
-    """A parameter before and after.
+    """A parameter before and after."""
 
-    Attributes:
-        name: Its name, the same before and after.
-        how: Its layout over the ranks, in words.
-        before: Its shape on one device.
-        now: Its shape on this rank.
-    """
-
-    name: str
-    how: str
-    before: tuple[int, ...]
-    now: tuple[int, ...]
+    name: str  # the same before and after
+    how: str  # its layout over the ranks, in words
+    before: tuple[int, ...]  # its shape on one device
+    now: tuple[int, ...]  # its shape on this rank
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """The changes to a model; printed, it lists every parameter.
-
-    Attributes:
-        parameters: Every parameter of the model.
-        modules: Every module that was replaced, by name, with its class now.
-    """
+    """The changes to a model; printed, it lists every parameter."""
 
     parameters: list[Row]
-    modules: dict[str, str]
+    modules: dict[str, str]  # every module that was replaced, by name, with its class now
 
     @property
     def replicated(self) -> list[str]:

@@ -30,25 +30,15 @@ from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of the vocabulary a rank holds.
+    """Which rows of the vocabulary a rank holds."""
 
-    Attributes:
-        held: V'/n, as many on each rank.
-        start: The token of the first.
-        real: How many belong to a token; the rest is padding.
-    """
-
-    held: int
-    start: int
-    real: int
+    held: int  # V'/n, as many on each rank
+    start: int  # the token of the first
+    real: int  # how many belong to a token; the rest is padding
 
     @classmethod
     def of(cls, vocabulary: int, comm: AnyComm = None) -> Rows:
-        """Those of this rank.
-
-        Raises:
-            ValueError: This rank is not in the group, or `vocabulary` is below 1.
-        """
+        """Those of this rank."""
         comm = as_comm(comm)
         if vocabulary < 1:
             raise ValueError(f"vocabulary={vocabulary} must be at least 1")
@@ -76,27 +66,17 @@ class VocabParallelEmbedding(ParallelLayer):
         embedding_dim: h.
         comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone. Checking compares
             tokens across ranks and with the vocabulary; a GPU must then finish all that it was given.
-        dtype: Of the weight.
-        device: Of the weight.
 
     Attributes:
         weight: This rank's rows, `[vocabulary/tp, hidden]`.
         rows: Which these are.
     """
 
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        comm: AnyComm = None,
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ):
+    def __init__(self, num_embeddings: int, embedding_dim: int, comm: AnyComm = None):
         super().__init__(comm)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.rows = Rows.of(num_embeddings, self.comm)
-        self._take(nn.Embedding(num_embeddings, embedding_dim, dtype=dtype, device=device))
+        self._take(nn.Embedding(num_embeddings, embedding_dim))
 
     @classmethod
     def from_embedding(cls, embedding: nn.Embedding, comm: AnyComm = None) -> VocabParallelEmbedding:
@@ -112,7 +92,9 @@ class VocabParallelEmbedding(ParallelLayer):
                 raise ValueError(
                     f"embedding: {option}={value} is not supported where the rows are cut; make it without {option}"
                 )
-        part = cls(embedding.num_embeddings, embedding.embedding_dim, comm, device="meta")
+        # There nothing is drawn or allocated for a table that is replaced at once.
+        with torch.device("meta"):
+            part = cls(embedding.num_embeddings, embedding.embedding_dim, comm)
         check_same(f"{cls.__name__}.from_embedding", "embedding.weight", embedding.weight, part.comm)
         part._take(embedding)
         return part
@@ -152,8 +134,6 @@ class VocabParallelHead(ParallelLayer):
         vocabulary: V, the number of tokens.
         bias: Whether each token has a bias.
         comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
-        dtype: Of weight and bias.
-        device: Of weight and bias.
 
     Attributes:
         weight: This rank's rows, `[vocabulary/tp, hidden]`.
@@ -161,20 +141,11 @@ class VocabParallelHead(ParallelLayer):
         rows: Which these are.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        vocabulary: int,
-        bias: bool = False,
-        comm: AnyComm = None,
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ):
+    def __init__(self, in_features: int, vocabulary: int, bias: bool = False, comm: AnyComm = None):
         super().__init__(comm)
         self.in_features, self.vocabulary = in_features, vocabulary
         self.rows = Rows.of(vocabulary, self.comm)
-        self._take(nn.Linear(in_features, vocabulary, bias, dtype=dtype, device=device), None)
+        self._take(nn.Linear(in_features, vocabulary, bias), None)
 
     @classmethod
     def from_linear(
@@ -191,8 +162,8 @@ class VocabParallelHead(ParallelLayer):
             ValueError: `shard` has another shape than this rank's rows; with checking also if the weights differ
                 between ranks.
         """
-        sizes = linear.in_features, linear.out_features, linear.bias is not None
-        head = cls(*sizes, comm, device="meta")
+        with torch.device("meta"):
+            head = cls(linear.in_features, linear.out_features, linear.bias is not None, comm)
         if shard is not None and shard.shape != head.weight.shape:
             raise ValueError(
                 f"shard of shape {tuple(shard.shape)} does not fit this rank's rows {tuple(head.weight.shape)}; "
@@ -213,10 +184,7 @@ class VocabParallelHead(ParallelLayer):
             mark(parameter, 0, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch columns"]:
-        """This rank's logits, `[batch, seq, vocabulary/tp]`.
-
-        Args:
-            x: The same on all ranks.
+        """This rank's logits, `[batch, seq, vocabulary/tp]`, of an x that is the same on all ranks.
 
         Raises:
             ValueError: With checking, if x differs between ranks.
@@ -253,11 +221,5 @@ class VocabParallelLoss(ParallelLayer):
 def gather_logits(
     logits: Float[Tensor, "*batch columns"], vocabulary: int, comm: AnyComm = None
 ) -> Float[Tensor, "*batch vocabulary"]:
-    """All ranks' logits side by side, without those of padding: for generation, where every rank draws the same token.
-
-    Args:
-        logits: This rank's.
-        vocabulary: V, the number of tokens.
-        comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
-    """
+    """All ranks' logits side by side, without those of padding: for generation, where all draw the same token."""
     return gather_from_parallel(logits, comm)[..., :vocabulary]

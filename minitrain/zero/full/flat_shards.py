@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
@@ -22,7 +23,6 @@ class FlatShard:
         ranks: Number of shards.
 
     Attributes:
-        parameters, group: As given.
         partition: Where each parameter lies.
         trainable: Whether the optimizer steps it.
         flat: The whole line, padding included. In stage 3 its storage has 0 bytes while it is not needed.
@@ -72,6 +72,15 @@ class FlatShard:
         self.flat.untyped_storage().resize_(self.flat.numel() * self.flat.element_size())
 
 
+def check_dense(name: str, gradient: Tensor) -> None:
+    """Refuse a sparse gradient."""
+    if gradient.layout != torch.strided:
+        raise ValueError(
+            f"the gradient of {name} is sparse ({gradient.layout}), which a flat line cannot hold; "
+            "make the embedding with sparse=False, or keep its table on a parameter server"
+        )
+
+
 class Unit:
     """A part of the module whose parameters travel together.
 
@@ -89,17 +98,9 @@ class Unit:
 def lay_out(
     module: nn.Module, parts: Sequence[nn.Module], groups: list[list[str]], rank: int, ranks: int
 ) -> list[Unit]:
-    """Make the units and their lines: one line for each parameter group, dtype, device, and trainable or not.
+    """The units of `parts`, after the root, with a line for each parameter group, dtype, device, and trainable or not.
 
-    Args:
-        module: The whole module.
-        parts: The units' modules.
-        groups: The names of the parameters in each parameter group. A frozen parameter may be in none.
-        rank: This rank within the group.
-        ranks: Number of ranks in the group.
-
-    Returns:
-        The root first, then the units of `parts`.
+    `groups` has the names of the parameters in each parameter group; a frozen parameter may be in none.
     """
     number_of = {name: number for number, names in enumerate(groups) for name in names}
     names = {id(part): name for name, part in module.named_modules()}

@@ -34,8 +34,8 @@ class ZeroOffload(Zero2):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.device_pool = Pool("device", self._device(), self._on_device)
-        self.host_pool = Pool("host", torch.device("cpu"), self._on_host)
+        self.device_pool = Pool(self._device(), self._on_device)
+        self.host_pool = Pool(torch.device("cpu"), self._on_host)
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -44,10 +44,8 @@ class ZeroOffload(Zero2):
         self.host_pool.wait()
 
     def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
-        dtype = exact.dtype
-        if self.compute_dtype is not None and dtype.is_floating_point:
-            dtype = torch.promote_types(dtype, torch.float32)
-        return nn.Parameter(exact.to("cpu", dtype, copy=True))  # memory of its own, even if the device is a CPU
+        # Memory of its own, even if the device is a CPU.
+        return nn.Parameter(exact.to("cpu", self._master_dtype(exact.dtype), copy=True))
 
     def _keep(self, collector: Collector, part: Shaped[Tensor, " shard"]) -> None:
         """Copy this rank's part of a mean gradient to the host, and add it there to earlier ones."""

@@ -21,37 +21,22 @@ from torch import Tensor
 
 
 class Segment(NamedTuple):
-    """The piece of one tensor that lies in one rank's shard.
-
-    Attributes:
-        name: Of the tensor.
-        start: Where the piece begins in the tensor's flat elements.
-        stop: Where it ends.
-        offset: Where it begins in the shard.
-    """
+    """The piece of one tensor that lies in one rank's shard."""
 
     name: str
-    start: int
-    stop: int
-    offset: int
+    start: int  # where the piece begins in the tensor's flat elements
+    stop: int  # where it ends there
+    offset: int  # where it begins in the shard
 
 
 class Piece(NamedTuple):
-    """What one rank's shard has of one tensor, for optimizers that need to know it.
-
-    Attributes:
-        name: Of the tensor.
-        shape: Of the whole tensor.
-        place: Where the tensor begins in the line.
-        start: Where the piece begins in the tensor's flat elements.
-        own: Where the piece lies in the shard; empty where the shard has nothing of the tensor.
-    """
+    """What one rank's shard has of one tensor, for optimizers that need to know it."""
 
     name: str
-    shape: torch.Size
-    place: int
-    start: int
-    own: slice
+    shape: torch.Size  # of the whole tensor
+    place: int  # where the tensor begins in the line
+    start: int  # where the piece begins in the tensor's flat elements
+    own: slice  # where the piece lies in the shard; empty where the shard has nothing of the tensor
 
 
 class Partition:
@@ -62,7 +47,6 @@ class Partition:
         ranks: Number of shards. It may be larger than the number of elements: the last shards are then padding only.
 
     Attributes:
-        shapes, ranks: As given.
         offsets: Where each tensor begins in the line, by name.
         elements: Elements of all tensors.
         padding: Elements added after them, fewer than `ranks`.

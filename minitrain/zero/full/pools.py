@@ -17,20 +17,10 @@ from minitrain.comm.memory import storage_bytes
 
 
 class Pool:
-    """A memory, and the tensors in it.
+    """A memory, and the tensors in it; `members` gives those that lie in it now."""
 
-    Args:
-        name: "device" or "host".
-        device: Where its tensors are.
-        members: Gives the tensors that lie in it now.
-
-    Attributes:
-        name, device: As given.
-    """
-
-    def __init__(self, name: str, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
-        self.name, self.device = name, device
-        self._members = members
+    def __init__(self, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
+        self.device, self._members = device, members
         self._stream: torch.Stream | None = None  # on which a GPU copies to the host while it computes
 
     @property

@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_map_only
 from minitrain.comm.clip_grad_norm import Piece, axes_of, axis, clip_grad_norm, clip_through
 from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.full.replica import agree_on_states
-from minitrain.zero.full import master_weights, states
+from minitrain.data_parallel.full.replica import agree_on_states, broadcast_all
+from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
 from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
@@ -262,32 +262,24 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             line.gradient = None
 
-    def optimizer_state_dict(self, whole: bool = False) -> dict[str, Any]:
-        """The optimizer's states: this rank's (nothing is sent), or those of all.
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The states of all ranks, gathered; every rank must call it.
 
-        Args:
-            whole: Gather them: on every rank what `optimizer_class` over the module's own parameters would give, which
-                it can load, too. Copies in float32 (`compute_dtype`) are no part of that; see `full_state_dict`.
+        It is what `optimizer_class` over the module's own parameters would give, which it can load, too. Copies in
+        float32 (`compute_dtype`) are no part of it; see `full_state_dict`.
         """
-        if whole:
-            return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
-        return states.own(self.optimizer, self.lines, self._group_names, self.rank, self.ranks)
+        return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
 
     @torch.no_grad()
-    def load_optimizer_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Load what `optimizer_state_dict` gave, of any stage; nothing is sent, except for copies in float32.
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `optimizer_state_dict` gave, of any stage and number of ranks, or a plain optimizer's state dict.
 
-        Ranks' own states bring these copies, where there are any; parameters are then made from them and gathered.
-
-        Args:
-            state: This rank's own; or a whole one, or that of the plain optimizer; or the list of all ranks' own, from
-                any number of ranks and any units, which are then cut anew.
+        Each rank takes its shards, and nothing is sent.
 
         Raises:
-            ValueError: It belongs to another model (names the first mismatch), or to another rank only.
+            ValueError: It belongs to another model or optimizer; names the first mismatch.
         """
-        if states.load(self.optimizer, self.lines, self._group_names, self.rank, self.ranks, state):
-            self.restore()
+        states.load(self.optimizer, self.lines, self._group_names, self.rank, state)
 
     @torch.no_grad()
     def full_state_dict(self) -> dict[str, Any]:
@@ -353,15 +345,7 @@ class Sharded(nn.Module, ABC):
         agree_on_settings(settings, comm.group)
 
     def _broadcast_states(self, comm: Comm) -> None:
-        started = []
-        for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
-            whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
-            # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, comm.broadcast(whole)))
-        for tensor, whole, handle in started:
-            handle.wait()
-            if not tensor.is_contiguous():
-                tensor.detach().copy_(whole)
+        broadcast_all([*(line.flat for line in self.lines), *self.module.buffers()], comm)
 
     @torch.no_grad()
     def _cast_and_shard(self, line: FlatShard) -> None:
@@ -378,10 +362,23 @@ class Sharded(nn.Module, ABC):
             line.master = self._make_master(line, exact if exact.dtype != line.shard.dtype else line.shard)
 
     def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
-        return master_weights.make_master(line, exact, self.compute_dtype)
+        """The optimizer steps the shard itself, if it has enough bits, else a copy in float32 at least.
+
+        An update is often too small to change a weight of 16 bits (Micikevicius et al. 2018, "Mixed Precision
+        Training", §3.1). `exact` has the values as the module had them, before they were rounded.
+        """
+        dtype = self._master_dtype(exact.dtype)
+        # `copy`: `exact` is a view of the whole line in full precision, which would otherwise stay in memory.
+        return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
+
+    def _master_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        rounded = self.compute_dtype is not None and dtype.is_floating_point
+        return torch.promote_types(dtype, torch.float32) if rounded else dtype
 
     def _copy_master_to_shard(self, line: FlatShard) -> None:
-        master_weights.copy_master_to_shard(line)
+        """After a step: round the master into the shard, if they are not the same memory."""
+        if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
+            line.shard.copy_(line.master)
 
     @torch.no_grad()
     def _all_gather_parameters(self) -> None:
@@ -395,8 +392,10 @@ class Sharded(nn.Module, ABC):
 
     @torch.no_grad()
     def _refresh_masters(self) -> None:
+        """After parameters were loaded: copy them to the masters, with all their bits."""
         for line in self._trainable:
-            master_weights.copy_shard_to_master(line)
+            if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
+                line.master.copy_(line.shard)
 
     def _before_loading(self, *_: Any) -> None:
         self.wait()

@@ -13,7 +13,7 @@ Also called `ZeroRedundancyOptimizer` (PyTorch); P_os in the paper.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
-from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.flat_shards import FlatShard, check_dense
 from minitrain.zero.full.settings import agree_on_settings, described
 from minitrain.zero.full.sharded import Sharded
 
@@ -140,19 +140,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 self.comm.all_gather(line.flat).wait()
         return loss
 
-    def state_dict(self, whole: bool = False) -> dict[str, Any]:  # type: ignore[override]
-        """This rank's states (nothing is sent), or, if `whole`, those of all, as the plain optimizer has them."""
-        if whole:
-            return states.whole(self._within(), self.lines, self._names, self.comm)
-        return states.own(self._within(), self.lines, self._names, self.rank, self.ranks)
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """The states of all ranks, as the plain optimizer has them; every rank must call it."""
+        return states.whole(self._within(), self.lines, self._names, self.comm)
 
-    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:  # type: ignore[override]
-        """Load this rank's own state dict, a whole one, or the list of all ranks' own; nothing is sent.
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
+        """Load such a state dict, or that of a plain optimizer; nothing is sent.
 
         Raises:
-            ValueError: It belongs to other parameters (names the first mismatch), or to another rank only.
+            ValueError: It belongs to other parameters; names the first mismatch.
         """
-        states.load(self._within(), self.lines, self._names, self.rank, self.ranks, state_dict)
+        states.load(self._within(), self.lines, self._names, self.rank, state_dict)
         self.state = self._within().state
         for mine, its in zip(self.param_groups, self._within().param_groups, strict=True):
             self._copy_options(its, mine)
@@ -291,12 +289,9 @@ class Zero1(Sharded):
         """Bring a gradient to its place, in case it was put elsewhere."""
         if parameter.grad is None:
             view.zero_()  # set to None by the user
-        elif parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse ({parameter.grad.layout}), which a flat line cannot hold; "
-                "make the embedding with sparse=False, or keep its table on a parameter server"
-            )
-        elif parameter.grad.data_ptr() != view.data_ptr():
+            return
+        check_dense(name, parameter.grad)
+        if parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
         elif parameter.grad.stride() != view.stride():
             view.copy_(parameter.grad.clone())  # the same memory, read in another order

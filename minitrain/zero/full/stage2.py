@@ -22,16 +22,12 @@ from torch import Tensor
 
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
-from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.flat_shards import FlatShard, check_dense
 from minitrain.zero.full.sharded import Sharded
 
 
 class Collector:
-    """Collects the gradients of one line: in full while backward runs, then this rank's shard of their mean.
-
-    Args:
-        line: The parameters that they belong to.
-        dtype: In which they are collected and added up; None: the parameters'.
+    """Collects the gradients of one line in `dtype`: in full while backward runs, then this rank's part of the mean.
 
     Attributes:
         missing: Parameters whose gradients have not arrived in this micro-batch.
@@ -142,11 +138,7 @@ class Zero2(Sharded):
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         self._check_first(collector, name)
-        if gradient.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse ({gradient.layout}), which a flat line cannot hold; "
-                "make the embedding with sparse=False, or keep its table on a parameter server"
-            )
+        check_dense(name, gradient)
         # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
         collector.put(name, gradient.detach(), 1 / self.batch_ranks)
         del gradient  # before sending a line, which may need memory

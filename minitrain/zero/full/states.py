@@ -1,7 +1,8 @@
-"""The optimizer's states as dicts: one rank's, everyone's, and from any of these back onto any number of ranks.
+"""The optimizer's states as a dict: gathered in the form of a plain optimizer over whole parameters, and cut from it.
 
 A state of the optimizer is a shard (momentum: one number for each element), or one value for the whole line (a counter
-of steps), or so small that every rank keeps all of it, for each parameter by name (Adafactor's).
+of steps), or so small that every rank keeps all of it, for each parameter by name (Adafactor's). What each rank saves
+by itself: `minitrain.checkpointing.full.state`.
 """
 
 from __future__ import annotations
@@ -21,32 +22,6 @@ if TYPE_CHECKING:
 
 Names = list[list[str]]  # for each parameter group its parameters, in order
 ByName = dict[str, dict[str, Any]]  # parameter -> its states
-
-
-def own(
-    optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: Names, rank: int, ranks: int
-) -> dict[str, Any]:
-    """This rank's states, and what is needed to join them with the others'. Nothing is sent.
-
-    Returns:
-        "rank", "ranks", "param_groups" (the options, and names as "params"), and "lines": for each the parameters'
-        "shapes" by name, the "state", and the "master" where it is not the parameters' own memory.
-    """
-    kept = []
-    for line in lines:
-        if line.master is None:
-            continue
-        entry: dict[str, Any] = {
-            # Shards are joined and cut again by names and shapes, perhaps where there is no model.
-            "shapes": dict(line.partition.shapes),
-            # Indexing this defaultdict would leave an empty entry where no step has been made.
-            "state": dict(optimizer.state.get(line.master, {})),
-        }
-        # A master of the same dtype equals the parameters, which are saved with the model.
-        if line.master.dtype != line.shard.dtype:
-            entry["master"] = line.master.detach()
-        kept.append(entry)
-    return {"rank": rank, "ranks": ranks, "param_groups": _options(optimizer, names), "lines": kept}
 
 
 def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: Names, comm: Comm) -> dict[str, Any]:
@@ -69,65 +44,38 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
                     # One counter per line becomes one per parameter. A copy each, since torch counts in place.
                     found[name][key] = _copy(value)
         state |= {name: entry for name, entry in found.items() if entry}
-    return _numbered(state, _options(optimizer, names))
-
-
-def merge(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The whole state dict, from those of all ranks, in any order; nothing is sent.
-
-    Raises:
-        ValueError: A rank is missing, or there are two of one.
-    """
-    state, options, _ = _by_name(shards)
-    return _numbered(state, options)
+    # Torch's numbers count parameters through all groups.
+    numbers = {name: number for number, name in enumerate(name for its in names for name in its)}
+    groups = zip(optimizer.param_groups, names, strict=True)
+    return {
+        "state": {number: state[name] for name, number in numbers.items() if name in state},
+        "param_groups": [{**each, "params": [numbers[name] for name in its]} for each, its in groups],
+    }
 
 
 def load(
-    optimizer: torch.optim.Optimizer,
-    lines: Sequence[FlatShard],
-    names: Names,
-    rank: int,
-    ranks: int,
-    saved: dict[str, Any] | Sequence[dict[str, Any]],
-) -> bool:
-    """Load an own state dict, a whole one, or the list of all ranks' own; see `Sharded.load_optimizer_state_dict`.
-
-    Returns:
-        Whether it had masters, from which the parameters are then to be made.
-    """
+    optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: Names, rank: int, saved: dict[str, Any]
+) -> None:
+    """Load what `whole` gave, or the state dict of a plain optimizer: each rank takes its shards. Nothing is sent."""
     trainable = [line for line in lines if line.master is not None]
     shapes = {name: shape for line in trainable for name, shape in line.partition.shapes.items()}
-    masters: dict[str, Tensor] = {}
-    for piece in [saved] if isinstance(saved, dict) else saved:
-        if "lines" in piece:
-            _compare(piece, names, shapes)
-        _compare_options(piece["param_groups"], optimizer)
-    # As a plain optimizer has it: its numbers count through all groups, and names are ours.
-    if isinstance(saved, dict) and "lines" not in saved:
-        _compare_groups([len(each["params"]) for each in saved["param_groups"]], list(map(len, names)))
-        options = [{**each, "params": its} for each, its in zip(saved["param_groups"], names, strict=True)]
-        flat_names = [name for its in names for name in its]
-        state = {flat_names[number]: entry for number, entry in saved["state"].items()}
-    elif isinstance(saved, dict) and (saved["rank"], saved["ranks"]) == (rank, ranks) and _same(saved, trainable):
-        # The same rank of the same layout: nothing to join, so one file per rank is enough.
-        return _load_own(optimizer, trainable, saved)
-    else:
-        state, options, masters = _by_name([saved] if isinstance(saved, dict) else saved)
+    _compare_options(saved["param_groups"], optimizer)
+    sizes, here = [len(each["params"]) for each in saved["param_groups"]], list(map(len, names))
+    if sizes != here:
+        raise ValueError(f"the saved state has parameter groups of {sizes} parameters, here they have {here}")
+    # A plain optimizer's numbers count through all groups, and names are ours.
+    flat_names = [name for its in names for name in its]
+    state = {flat_names[number]: entry for number, entry in saved["state"].items()}
     kept_whole = getattr(optimizer, "whole_states", ())
     _compare_shapes(state, shapes, kept_whole)
-    numbered: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(_in_order(optimizer, trainable)):
-        if cut := _cut(state, line, rank, kept_whole):
-            numbered[number] = cut
-    # Once all states are known to fit, so that a refused load changes nothing.
-    for line in trainable:
-        if all(name in masters for name in line.parameters):
-            assert line.master is not None
-            flat = line.partition.flatten({name: masters[name] for name in line.parameters})
-            # In place, because the optimizer holds this very tensor.
-            line.master.detach().copy_(line.partition.shard(flat, rank))
-    optimizer.load_state_dict({"state": numbered, "param_groups": _inner_groups(optimizer, options)})
-    return bool(masters)
+    by_master = {id(line.master): line for line in trainable}
+    masters = [master for each in optimizer.param_groups for master in each["params"]]
+    # Numbered as the optimizer counts its masters.
+    numbered = {number: _cut(state, by_master[id(master)], rank, kept_whole) for number, master in enumerate(masters)}
+    ours = optimizer.state_dict()["param_groups"]
+    groups = [{**each, "params": its["params"]} for each, its in zip(saved["param_groups"], ours, strict=True)]
+    # Last, so that a refused load changes nothing.
+    optimizer.load_state_dict({"state": {n: cut for n, cut in numbered.items() if cut}, "param_groups": groups})
 
 
 def gathered(shard: Shaped[Tensor, " shard"], partition: Partition, comm: Comm) -> Shaped[Tensor, " padded"]:
@@ -138,47 +86,6 @@ def gathered(shard: Shaped[Tensor, " shard"], partition: Partition, comm: Comm) 
         # Each rank brings its shard, and all get the whole line.
         comm.all_gather(flat).wait()
     return flat
-
-
-def _load_own(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], saved: dict[str, Any]) -> bool:
-    numbers = {id(line): number for number, line in enumerate(_in_order(optimizer, lines))}
-    state, masters = {}, False
-    for line, entry in zip(lines, saved["lines"], strict=True):
-        if entry["state"]:
-            # Copies: torch takes tensors over as they are where dtypes fit, and its steps would change the dict.
-            state[numbers[id(line)]] = {key: _copy(value) for key, value in entry["state"].items()}
-        if "master" in entry and line.master is not None:
-            line.master.detach().copy_(entry["master"])
-            masters = True
-    optimizer.load_state_dict({"state": state, "param_groups": _inner_groups(optimizer, saved["param_groups"])})
-    return masters
-
-
-def _by_name(shards: Sequence[dict[str, Any]]) -> tuple[ByName, list[dict[str, Any]], dict[str, Tensor]]:
-    """Join the shards of all ranks: states by parameter, the groups' options, and masters by parameter."""
-    ranks = shards[0]["ranks"]
-    if sorted(shard["rank"] for shard in shards) != list(range(ranks)):
-        listed = ", ".join(f"rank {shard['rank']} of {shard['ranks']}" for shard in shards)
-        raise ValueError(f"the state has the shards of {listed}; bring a list with those of all {ranks} ranks")
-    state: ByName = {}
-    masters: dict[str, Tensor] = {}
-    for entries in zip(*(shard["lines"] for shard in sorted(shards, key=lambda each: each["rank"])), strict=True):
-        # Cut as the saving run had it, with its number of ranks, which need not be ours.
-        partition = Partition(entries[0]["shapes"], ranks)
-        found: ByName = {name: {} for name in partition.shapes}
-        for key, value in entries[0]["state"].items():
-            if _is_shard(value, partition):
-                flat = torch.cat([entry["state"][key] for entry in entries])
-                _spread(found, key, partition.views(flat))
-            elif isinstance(value, dict):
-                _spread(found, key, value)
-            else:
-                for name in found:
-                    found[name][key] = _copy(value)
-        if "master" in entries[0]:
-            masters |= partition.views(torch.cat([entry["master"] for entry in entries]))
-        state |= {name: entry for name, entry in found.items() if entry}
-    return state, shards[0]["param_groups"], masters
 
 
 def _cut(state: ByName, line: FlatShard, rank: int, kept_whole: Sequence[str]) -> dict[str, Any]:
@@ -231,63 +138,6 @@ def _copy(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _copy(each) for name, each in value.items()}
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _options(optimizer: torch.optim.Optimizer, names: Names) -> list[dict[str, Any]]:
-    return [{**each, "params": list(its)} for each, its in zip(optimizer.param_groups, names, strict=True)]
-
-
-def _numbered(state: ByName, options: list[dict[str, Any]]) -> dict[str, Any]:
-    """Names replaced by torch's numbers: parameters are counted through all groups."""
-    numbers = {name: number for number, name in enumerate(name for each in options for name in each["params"])}
-    return {
-        "state": {number: state[name] for name, number in numbers.items() if name in state},
-        "param_groups": [{**each, "params": [numbers[name] for name in each["params"]]} for each in options],
-    }
-
-
-def _in_order(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard]) -> list[FlatShard]:
-    """The lines as the optimizer counts their masters."""
-    by_master = {id(line.master): line for line in lines}
-    return [by_master[id(master)] for each in optimizer.param_groups for master in each["params"]]
-
-
-def _inner_groups(optimizer: torch.optim.Optimizer, options: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The saved options, on the masters of this optimizer."""
-    counts = [len(each["params"]) for each in optimizer.param_groups]
-    starts = [sum(counts[:number]) for number in range(len(counts))]
-    return [
-        {**each, "params": list(range(start, start + count))}
-        for each, start, count in zip(options, starts, counts, strict=True)
-    ]
-
-
-def _same(saved: dict[str, Any], lines: Sequence[FlatShard]) -> bool:
-    return [list(entry["shapes"].items()) for entry in saved["lines"]] == [
-        list(line.partition.shapes.items()) for line in lines
-    ]
-
-
-def _compare(piece: dict[str, Any], names: Names, shapes: dict[str, torch.Size]) -> None:
-    """Raise at the first parameter that differs in the saved state."""
-    saved_names = [each["params"] for each in piece["param_groups"]]
-    _compare_groups(list(map(len, saved_names)), list(map(len, names)), saved_names, names)
-    saved_shapes = {name: shape for entry in piece["lines"] for name, shape in entry["shapes"].items()}
-    for name, shape in shapes.items():
-        if saved_shapes.get(name) != shape:
-            had = tuple(saved_shapes[name]) if name in saved_shapes else "missing"
-            raise ValueError(f"{name}: {had} in the saved state, {tuple(shape)} here; load it into the same model")
-
-
-def _compare_groups(
-    saved: list[int], here: list[int], saved_names: Names | None = None, names: Names | None = None
-) -> None:
-    for number, (its, ours) in enumerate(zip(saved_names or [], names or [], strict=False)):
-        for one, other in zip(its, ours, strict=False):
-            if one != other:
-                raise ValueError(f"parameter group {number} has {one} in the saved state where {other} is here")
-    if saved != here:
-        raise ValueError(f"the saved state has parameter groups of {saved} parameters, here they have {here}")
 
 
 def _compare_options(saved: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:

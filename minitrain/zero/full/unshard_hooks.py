@@ -32,19 +32,12 @@ NO_TASK = -1  # torch's number of the current backward pass when none is running
 
 @dataclass(eq=False)
 class Call:
-    """One call of a unit, from the moment at which it began until its backward is done.
-
-    Attributes:
-        unsharded: The unit's parameters.
-        began: The moment.
-        counted: Whether it is among the unit's pending backwards.
-        came_in: While it runs, the operations that made its inputs.
-    """
+    """One call of a unit, from the moment at which it began until its backward is done."""
 
     unsharded: UnshardedUnit
     began: int
-    counted: bool = False
-    came_in: set[Any] = field(default_factory=set)
+    counted: bool = False  # among the unit's pending backwards
+    came_in: set[Any] = field(default_factory=set)  # while it runs, the operations that made its inputs
 
 
 class UnshardHooks:

@@ -12,17 +12,12 @@ from minitrain.zero.full.flat_shards import Unit
 
 
 class UnshardedUnit:
-    """A unit's parameters: gathered while at least one running call needs them, freed otherwise.
-
-    Attributes:
-        unit: The unit.
-        active_calls: Calls of the unit that are running now, forward or backward.
-        pending_backwards: Calls whose backward has yet to begin, or is running.
-    """
+    """A unit's parameters: gathered while at least one running call needs them, freed otherwise."""
 
     def __init__(self, unit: Unit):
         self.unit = unit
-        self.active_calls = self.pending_backwards = 0
+        self.active_calls = 0  # of the unit, running now, forward or backward
+        self.pending_backwards = 0  # calls whose backward has yet to begin, or is running
         self._arriving: list[Handle] | None = None  # None: not even started
         self._places: list[dict[nn.Parameter, Tensor]] = []  # of each line: where a parameter lies when it is gathered
         for line in unit.lines:
