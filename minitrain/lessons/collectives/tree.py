@@ -17,12 +17,9 @@ from minitrain.lessons.pictures import collectives as pictures
 from minitrain.lessons.rows import Rows
 
 
-def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Runs the binomial tree; the table shows bytes, sums, time, and where tree and ring cross.
-
-    Args:
-        elements: Number of float32 elements (4 bytes each) in the tensor.
-    """
+def demo(world: World) -> list[Claim]:
+    """Runs the binomial tree; the table shows bytes, sums, time, and where tree and ring cross."""
+    elements = 1 << 20
     rows, groups = Rows("Thakur et al. 2005"), lesson.groups_of(world)
     sent = "S · (1 for the parent, 1 a child)", costs.tree_all_reduce
     time = "2⌈log2 n⌉(α + βS)", costs.tree_all_reduce_time

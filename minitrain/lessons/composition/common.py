@@ -28,10 +28,10 @@ from minitrain.zero.full.flat_shards import FlatShard
 Tensors = dict[str, Tensor]
 
 
-def small_model(ranks: int, blocks: int = 1) -> Model:
-    """A GPT that can be cut over so many ranks along any axis, `blocks` for each; its vocabulary divides by none."""
+def small_model(ranks: int) -> Model:
+    """A GPT that can be cut over so many ranks along any axis; its vocabulary divides by none."""
     heads = max(2, ranks)
-    return Model(layers=max(2, blocks * ranks), hidden=4 * heads, heads=heads, positions=2 * heads, vocabulary=257)
+    return Model(layers=max(2, ranks), hidden=4 * heads, heads=heads, positions=2 * heads, vocabulary=257)
 
 
 def small_steps(ranks: int) -> Steps:

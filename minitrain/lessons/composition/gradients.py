@@ -14,14 +14,10 @@ from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.rows import Rows
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Takes gradients of one batch in every layout that the ranks allow; the table shows one device's, and their norm.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Takes gradients of one batch in every layout of the ranks; the table shows one device's, and their norm."""
     rows, steps = Rows("heuristic, no proof"), lesson.small_steps(world.size)
-    settings = Settings(lesson.small_model(world.size, blocks), Layout(), steps)
+    settings = Settings(lesson.small_model(world.size), Layout(), steps)
     one = lesson.one_device(settings, 1, world.device)
     largest = max(gradient.abs().max().item() for gradient in one.gradients.values())
     bound, larger = lesson.rounding(settings), max(one.reports[0].loss, one.reports[0].norm)

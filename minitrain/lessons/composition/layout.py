@@ -34,12 +34,9 @@ FIXED = {"tp": ("pp", "dp", "cp"), "cp": ("pp", "dp", "tp"), "dp": ("pp", "cp", 
 FIXED |= {"experts": ("pp", "cp", "tp", "replicas"), "replicas": ("pp", "cp", "tp", "experts")}
 
 
-def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and which ranks hold which element.
-
-    Args:
-        zero: Stage of ZeRO in those layouts.
-    """
+def demo(world: World) -> list[Claim]:
+    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element."""
+    zero = 1
     rows, pictured = Rows(), 0
     for settings in every(world.size, zero):
         training, layout, case = build(settings, world.device), settings.layout, label(settings)

@@ -15,13 +15,9 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import make_part
 
 
-def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
-    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made.
-
-    Args:
-        layers: Blocks of the GPT, at least as many as ranks.
-        hidden: Its width; rounded up to a multiple of the ranks.
-    """
+def demo(world: World) -> list[Claim]:
+    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made."""
+    layers, hidden = 9, 64
     rows, heads = Rows(), max(2, world.size)
     width = -(-hidden // heads) * heads
     model = Model(layers=max(layers, world.size), hidden=width, heads=heads, positions=32, vocabulary=257)

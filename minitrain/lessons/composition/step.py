@@ -31,14 +31,10 @@ from minitrain.train import build, forward_backward
 STEPS, BOUND, NARAYANAN = 2, 1e-9, "Narayanan et al. 2021, §3.2"
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Trains a small GPT in every layout that the ranks allow; the table shows one device's losses and weights in each.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT in every layout of the ranks; the table shows one device's losses and weights in each."""
     rows, n = Rows(), world.size
-    dense = replace(lesson.small_model(n, blocks), dropout=0.1)
+    dense = replace(lesson.small_model(n), dropout=0.1)
     what = (
         f"losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's, in every layout"
     )

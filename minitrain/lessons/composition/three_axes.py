@@ -25,15 +25,11 @@ STEPS, LR, BOUND, CLIP = 2, 3e-4, 1e-9, 0.5
 VOCABULARY, SEQ, MICROBATCHES = 61, 6, 2
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Trains a small GPT on every grid dp × pp × tp; the table shows one device's weights, and bytes along each axis.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT on every grid dp × pp × tp; the table shows one device's weights, and bytes along each axis."""
     rows, n = Rows("Narayanan et al. 2021, §3"), world.size
     samples, hidden = 2 * MICROBATCHES * n, 4 * n
-    config = GPTConfig(VOCABULARY, SEQ, blocks * n, hidden, heads=n, tied=False)
+    config = GPTConfig(VOCABULARY, SEQ, n, hidden, heads=n, tied=False)
     start = GPT(config, seed=0).to(world.device).double()
     tokens = torch.randint(VOCABULARY, (2, samples, SEQ), generator=torch.Generator().manual_seed(0))
     inputs, targets = tokens.to(world.device)

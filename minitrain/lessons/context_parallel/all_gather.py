@@ -17,15 +17,9 @@ from minitrain.lessons.rows import Rows
 RING = "Patarasuk & Yuan 2009"
 
 
-def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: int = 4) -> list[Claim]:
-    """Gathers keys and values; the table shows one device's results, bytes and memory, and whether Ulysses sends less.
-
-    Args:
-        heads: Query heads.
-        key_heads: Key heads, a divisor of the query heads and another number.
-        half: Half the tokens of a sequence on each rank.
-        head: Elements of a head.
-    """
+def demo(world: World) -> list[Claim]:
+    """Gathers keys and values; the table shows one device's results, bytes, memory, and whether Ulysses sends less."""
+    heads, key_heads, half, head = 4, 2, 2, 4
     rows, n = Rows(RING), world.size
     sizes = costs.Attention(heads, key_heads, 2 * half * n, head, batch=2, item=8)
     predicted, formula, straight = costs.gather(sizes, n).bytes, "(n−1)/n · (S_K + S_V)", list(range(sizes.seq))

@@ -14,13 +14,9 @@ from minitrain.lessons.rows import Rows
 HUGE = 1e4  # exp of it overflows in any format
 
 
-def demo(world: World, seq: int = 29, heads: int = 2) -> list[Claim]:
-    """Computes attention block by block; compares with torch's on one device, and counts scores and bytes kept.
-
-    Args:
-        seq: Tokens of the sequence.
-        heads: Attention heads, of 5 elements.
-    """
+def demo(world: World) -> list[Claim]:
+    """Computes attention block by block; compares with torch's on one device, and counts scores and bytes kept."""
+    seq, heads = 29, 2
     rows, sizes = Rows(), lesson.Sizes(2, heads, seq, 5)
     bytes_kept = costs.ring_kept(seq, sizes.width, sizes.d, 8)
     for block, causal, size in ((4, True, 1.0), (1, False, 1.0), (4, True, HUGE), (seq, False, HUGE)):

@@ -18,13 +18,9 @@ BETA = 2.0**-20  # powers of two, so that virtual seconds are added exactly
 SCORE = 10 * 2.0**-20
 
 
-def demo(world: World, seq: int = 26, heads: int = 2) -> list[Claim]:
-    """Passes keys and values around the ring; compares results with one device's, and counts bytes, work and time.
-
-    Args:
-        seq: Tokens of the whole sequence; they need not divide by the ranks.
-        heads: Attention heads, of 5 elements.
-    """
+def demo(world: World) -> list[Claim]:
+    """Passes keys and values around the ring; compares results with one device's, and counts bytes, work and time."""
+    seq, heads = 26, 2
     rows, n, rank = Rows(), world.size, world.rank
     odd, even = (lesson.Sizes(2, heads, tokens, 5) for tokens in (seq, seq // n * n))
     both = dict.fromkeys((odd, even))  # the same on ranks that divide the tokens

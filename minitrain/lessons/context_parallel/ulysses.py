@@ -18,14 +18,9 @@ from minitrain.lessons.rows import Rows
 PAPER = "Jacobs et al. 2023, §3.2"
 
 
-def demo(world: World, heads: int = 2, shard: int = 3, head: int = 4) -> list[Claim]:
-    """Exchanges tokens for heads and back; the table shows one device's results, the bytes, and the limit of ranks.
-
-    Args:
-        heads: Query heads for each rank, an even number.
-        shard: Tokens of a sequence on each rank.
-        head: Elements of a head.
-    """
+def demo(world: World) -> list[Claim]:
+    """Exchanges tokens for heads and back; the table shows one device's results, the bytes, and the limit of ranks."""
+    heads, shard, head = 2, 3, 4
     rows, n = Rows(PAPER), world.size
     masks, formula = exchange.masks, "(n−1)/n² · (2·S_Q + 2·S_K·lcm(g, n)/g)"
     # As many key heads as heads; two and one, which are repeated where the ranks do not divide them.

@@ -20,13 +20,9 @@ LLAMA = 'Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2'
 Blocks = list[list[lesson.Block]]  # of each rank
 
 
-def demo(world: World, seq: int = 27, heads: int = 2) -> list[Claim]:
-    """Gives each rank an early and a late chunk; compares with one device, and counts work and time on all ranks.
-
-    Args:
-        seq: Tokens of the whole sequence, at least two for each rank; they need not divide.
-        heads: Attention heads, of 5 elements.
-    """
+def demo(world: World) -> list[Claim]:
+    """Gives each rank an early and a late chunk; compares with one device, and counts work and time on all ranks."""
+    seq, heads = 27, 2
     rows, n, rank = Rows(), world.size, world.rank
     odd, even = (lesson.Sizes(2, heads, tokens, 5) for tokens in (seq, seq // (2 * n) * 2 * n))
 

@@ -21,12 +21,9 @@ from minitrain.lessons.rows import Rows
 GOYAL = "Goyal et al. 2017, §3"
 
 
-def demo(world: World, micro_batches: int = 4) -> list[Claim]:
-    """Learns from one batch in many ways; the table shows gradients, memory, what each token counts, learning rates.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Learns from one batch in many ways; the table shows gradients, memory, what each token counts, learning rates."""
+    micro_batches = 4
     if micro_batches < 1 or micro_batches & (micro_batches - 1):
         raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
     rows, each = Rows(GOYAL), 2 * micro_batches  # samples of a rank

@@ -13,13 +13,9 @@ from minitrain.lessons.data_parallel import common as lesson
 from minitrain.lessons.rows import Rows
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
-    """Sends a small GPT's gradients in buckets; the table shows how many there are for several bucket sizes.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
+def demo(world: World) -> list[Claim]:
+    """Sends a small GPT's gradients in buckets; the table shows how many there are for several bucket sizes."""
+    layers, hidden = 2, 32
 
     def gpt(seed: int = world.rank) -> nn.Module:
         """Every rank draws other weights; rank 0's are what all start from."""

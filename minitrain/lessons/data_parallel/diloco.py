@@ -19,13 +19,9 @@ from minitrain.lessons.rows import Rows
 plain = partial(torch.optim.SGD, lr=1.0)
 
 
-def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
-    """Steps an outer optimizer every H-th step; the table shows what it equals, bytes, and memory.
-
-    Args:
-        every: H, the inner steps of a round.
-        steps: T, in which what is sent is counted.
-    """
+def demo(world: World) -> list[Claim]:
+    """Steps an outer optimizer every H-th step; the table shows what it equals, bytes, and memory."""
+    every, steps = 4, 24
     rows, size = Rows("Douillard et al. 2023, algorithm 1"), 8 * lesson.ELEMENTS
 
     def own() -> lesson.Quadratic:

@@ -15,13 +15,9 @@ from minitrain.lessons.rows import Rows
 STEPS = 64  # as in `local_sgd`
 
 
-def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
-    """Averages gradients within nodes and parameters across them; the table shows bytes on each kind of link.
-
-    Args:
-        every: H, the steps between two averages across nodes.
-        steps: T, in which what is sent is counted.
-    """
+def demo(world: World) -> list[Claim]:
+    """Averages gradients within nodes and parameters across them; the table shows bytes on each kind of link."""
+    every, steps = 4, 24
     rows, n = Rows("Lin et al. 2020, appendix D"), world.size
     first = next((d for d in range(2, n + 1) if n % d == 0), 1)
     right = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), 20)

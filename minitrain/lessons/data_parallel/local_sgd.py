@@ -21,15 +21,12 @@ PERIODS = (1, 2, 4, 16)  # each divides STEPS
 STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
 
 
-def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle.
 
     The picture: the distance from the optimum over the steps, for several H.
-
-    Args:
-        every: H.
-        steps: T, in which what is sent is counted.
     """
+    every, steps = 4, 24
     rows, most = Rows("Stich 2019, algorithm 1"), lesson.rounding(STEPS, world.size)
 
     def model(every: int) -> LocalSGD:

@@ -12,13 +12,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.models.gpt import GPT
 
 
-def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
-    """All-reduces every gradient of a small GPT; the table shows calls, bytes, and equality with one device.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
+def demo(world: World) -> list[Claim]:
+    """All-reduces every gradient of a small GPT; the table shows calls, bytes, and equality with one device."""
+    layers, hidden = 1, 32
 
     def gpt(seed: int = world.rank) -> GPT:
         """Every rank draws other weights; rank 0's are what all start from."""

@@ -36,13 +36,9 @@ Way = tuple[type[Replica], int, Sequence[int], float]
 """A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward."""
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
-    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
+def demo(world: World) -> list[Claim]:
+    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP."""
+    layers, hidden = 2, 32
 
     def gpt(seed: int = world.rank) -> nn.Module:
         """Every rank draws other weights; rank 0's are what all start from."""

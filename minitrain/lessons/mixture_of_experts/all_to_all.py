@@ -12,13 +12,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 
 
-def demo(world: World, rows: int = 3, width: int = 5) -> list[Claim]:
-    """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost.
-
-    Args:
-        rows: The most rows that a rank has for another.
-        width: float32 numbers (4 bytes each) in a row.
-    """
+def demo(world: World) -> list[Claim]:
+    """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost."""
+    rows, width = 3, 5
     claimed, n, rank = Rows("Lepikhin et al. 2020, §3.3.1"), world.size, world.rank
     table = [[(source + 2 * to) % (rows + 1) for to in range(n)] for source in range(n)]  # rows of each for each
     sends, receives = table[rank], [row[rank] for row in table]

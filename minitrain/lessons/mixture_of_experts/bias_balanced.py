@@ -18,15 +18,9 @@ from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import bias_balanced
 
 
-def demo(world: World, experts: int = 8, choices: int = 3, tokens: int = 120, gap: float = 1 / 256) -> list[Claim]:
-    """Routes with a bias and changes it; the table shows gates, loads, bytes, and steps until experts are balanced.
-
-    Args:
-        experts: Number of experts, for the gates and the loads.
-        choices: Experts of a token.
-        tokens: Tokens on all ranks in the case solved by hand.
-        gap: How much more each of its tokens likes expert 0 than the one before.
-    """
+def demo(world: World) -> list[Claim]:
+    """Routes with a bias and changes it; the table shows gates, loads, bytes, and steps until experts are balanced."""
+    experts, choices, tokens, gap = 8, 3, 120, 1 / 256
     if tokens % 2 or not 0 < gap * tokens < 0.5:
         raise ValueError(f"tokens={tokens} must be even and gap={gap} below 1/(2 · tokens), since scores are below 1")
     rows = Rows("Wang et al. 2024, algorithm 1")

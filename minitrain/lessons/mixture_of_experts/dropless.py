@@ -16,12 +16,9 @@ from minitrain.mixture_of_experts import dropless, switch
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
 
 
-def demo(world: World, tokens: int = 60) -> list[Claim]:
-    """Computes experts with rows sorted by expert; the table shows what it equals, and that nothing is dropped.
-
-    Args:
-        tokens: Tokens of this rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Computes experts with rows sorted by expert; the table shows what it equals, and that nothing is dropped."""
+    tokens = 60
     rows, generator = Rows("Gale et al. 2022, §3"), torch.Generator().manual_seed(world.rank)
 
     def draw(*shape: int) -> Tensor:

@@ -16,14 +16,9 @@ from minitrain.mixture_of_experts import expert_choice
 from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
 
 
-def demo(world: World, experts: int = 8, tokens: int = 31, most: int = 2) -> list[Claim]:
-    """Lets experts choose tokens; the table shows full experts, the cap, and what a later token does to earlier ones.
-
-    Args:
-        experts: Number of experts.
-        tokens: Tokens of a sequence.
-        most: The cap on experts of a token.
-    """
+def demo(world: World) -> list[Claim]:
+    """Lets experts choose tokens; the table shows full experts, the cap, and what a later token changes."""
+    experts, tokens, most = 8, 31, 2
     rows = Rows("Zhou et al. 2022, §3.2")
     # In the second case n · c/e is whole, but a little less in floating point.
     for n, e, c in ((tokens, experts, 2.0), (100, 5, 1.15)):

@@ -19,12 +19,9 @@ from minitrain.mixture_of_experts.full.gshard import GShard
 LEPIKHIN = "Lepikhin et al. 2020"
 
 
-def demo(world: World, experts: int = 8) -> list[Claim]:
-    """Routes tokens to two experts; the table shows the loss, who gets places, and how often a second is taken.
-
-    Args:
-        experts: Number of experts.
-    """
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to two experts; the table shows the loss, who gets places, and how often a second is taken."""
+    experts = 8
     rows = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1")
     full = GShard(experts + 3, experts)
 

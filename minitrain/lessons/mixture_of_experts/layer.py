@@ -30,14 +30,9 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP
 
 
-def demo(world: World, tokens: int = 64, experts: int = 5, hidden: int = 16) -> list[Claim]:
-    """Computes one layer in both forms; the table shows that they agree, what dropped tokens get, and operations.
-
-    Args:
-        tokens: Tokens in each of two sequences.
-        experts: Number of experts.
-        hidden: Width of a token; an expert is four times as wide inside.
-    """
+def demo(world: World) -> list[Claim]:
+    """Computes one layer in both forms; the table shows that they agree, what dropped tokens get, and operations."""
+    tokens, experts, hidden = 64, 5, 16
     rows = Rows("Shazeer et al. 2017, §1.1")
     x = torch.randn(2, tokens, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)

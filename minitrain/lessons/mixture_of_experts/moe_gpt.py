@@ -32,23 +32,9 @@ SEQ, BATCH, WINDOWS = 32, 16, 64
 FACTORS, CLAIMED = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0), (1.0, 1.25, 2.0)  # capacity factors
 
 
-def demo(
-    world: World,
-    steps: int = 40,
-    experts: int = 8,
-    hidden: int = 32,
-    loss_factor: float = 0.03,
-    data: str = "reference",
-) -> list[Claim]:
-    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped.
-
-    Args:
-        steps: Training steps, each of two trainings; a few hundred show more.
-        experts: Number of experts; raised to the number of ranks where it is less.
-        hidden: Width of the GPT.
-        loss_factor: α of Switch's auxiliary loss.
-        data: "reference", "library", or the path of a text.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped."""
+    steps, experts, hidden, loss_factor, data = 40, 8, 32, 0.03, "reference"
     rows, experts, text = Rows("derived"), max(experts, world.size), Text.load(data)
     config = GPTConfig(positions=SEQ, layers=5, hidden=hidden, heads=2)
     gpt = GPT(config, seed=0)

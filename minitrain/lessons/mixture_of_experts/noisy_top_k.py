@@ -18,13 +18,9 @@ from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK, chances
 from minitrain.models.counter_rng import normal
 
 
-def demo(world: World, experts: int = 8, choices: int = 2) -> list[Claim]:
-    """Routes tokens to their k best experts; the table shows both losses, and what the smooth load counts.
-
-    Args:
-        experts: Number of experts.
-        choices: Experts of each token.
-    """
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to their k best experts; the table shows both losses, and what the smooth load counts."""
+    experts, choices = 8, 2
     rows = Rows("Shazeer et al. 2017, §4")
     full = NoisyTopK(experts + 3, experts, choices=choices)
 

@@ -17,13 +17,9 @@ from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.full.switch import Switch
 
 
-def demo(world: World, experts: int = 8, loss_factor: float = 0.01) -> list[Claim]:
-    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32.
-
-    Args:
-        experts: Number of experts.
-        loss_factor: α, of the auxiliary loss.
-    """
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32."""
+    experts, loss_factor = 8, 0.01
     rows = Rows("Fedus et al. 2021, §2.2, equation 4")
     for tokens, count, factor in ((61, experts, 1.25), (100, 5, 1.15)):
         full, small = Switch(count + 3, count, capacity_factor=factor), partial(switch.route, capacity_factor=factor)

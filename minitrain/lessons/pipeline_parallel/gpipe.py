@@ -8,10 +8,7 @@ from minitrain.lessons.pipeline_parallel.small import demo_of
 from minitrain.pipeline_parallel import gpipe, schedules
 
 
-def demo(world: World, microbatches: int = 8) -> list[Claim]:
-    """Trains a GPT by GPipe; the table shows what is sent and held, the bubble, and one device's gradients.
-
-    Args:
-        microbatches: m, of a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT by GPipe; the table shows what is sent and held, the bubble, and one device's gradients."""
+    microbatches = 8
     return demo_of(world, gpipe.step, schedules.gpipe(world.size, microbatches))

@@ -14,12 +14,9 @@ from minitrain.pipeline_parallel import pipedream, schedules
 from minitrain.pipeline_parallel.full.drawing import draw_run
 
 
-def demo(world: World, microbatches: int = 16) -> list[Claim]:
-    """Trains a GPT without a flush by weight stashing; the table shows versions kept, staleness, and the equation.
-
-    Args:
-        microbatches: N, of the whole training; at least 2(n−1), so that a steady state exists.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT without a flush by weight stashing; the table shows versions kept, staleness, and the equation."""
+    microbatches = 16
     rows, n = Rows("Narayanan et al. 2019, §3.3"), world.size
     training = versions.Training(world, pipedream.train, microbatches)
     schedule = schedules.pipedream(n, microbatches)

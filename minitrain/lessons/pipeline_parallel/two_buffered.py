@@ -14,13 +14,9 @@ from minitrain.pipeline_parallel import schedules, two_buffered
 from minitrain.pipeline_parallel.full.drawing import draw_run
 
 
-def demo(world: World, batches: int = 4, extra: int = 1) -> list[Claim]:
-    """Trains a GPT without a flush by PipeDream-2BW; the table shows two versions, staleness 1, and the equation.
-
-    Args:
-        batches: Updates of the whole training; at least 3, so that a steady state exists.
-        extra: k − n: by how much the micro-batches per update exceed the ranks.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT without a flush by PipeDream-2BW; the table shows two versions, staleness 1, and the equation."""
+    batches, extra = 4, 1
     rows, n, k = Rows("Narayanan et al. 2021, 2BW, §3.1"), world.size, world.size + extra
     training = versions.Training(world, two_buffered.train, batches * k, k)
     schedule = schedules.two_buffered(n, batches * k, k)

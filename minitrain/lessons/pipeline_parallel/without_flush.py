@@ -19,13 +19,9 @@ from minitrain.pipeline_parallel import one_f_one_b, without_flush
 SAMPLES, WIDTH = 2, 5
 
 
-def demo(world: World, microbatches: int = 8, steps: int = 3) -> list[Claim]:
-    """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is.
-
-    Args:
-        microbatches: m, of a step of 1F1B; no fewer than ranks.
-        steps: N/m, of the whole training.
-    """
+def demo(world: World) -> list[Claim]:
+    """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is."""
+    microbatches, steps = 8, 3
     rows, n, total = Rows("Narayanan et al. 2021, §3.2"), world.size, steps * microbatches
     runs = {count: continuous(world, count) for count in (microbatches, total)}
     spans, sent = runs[total]

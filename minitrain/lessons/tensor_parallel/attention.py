@@ -30,14 +30,9 @@ NARAYANAN, THROUGH = "Narayanan et al. 2021, appendix", "bytes sent by this rank
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
 
 
-def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order.
-
-    Args:
-        batch: Sequences.
-        seq: Tokens of each.
-        head_size: Width of a head. Each rank has two heads, so the block's width always divides by the ranks.
-    """
+def demo(world: World) -> list[Claim]:
+    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order."""
+    batch, seq, head_size = 2, 12, 4
     rows, sizes = Rows(MEGATRON), config(world, seq, head_size)
     whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
     y, grad_x, *gradients = run_module(whole, x, grad_y).results

@@ -16,13 +16,9 @@ from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDrop
 SHOEYBI = "Shoeybi et al. 2019, appendix B"
 
 
-def demo(world: World, elements: int = 20_000, p: float = 0.3) -> list[Claim]:
-    """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not.
-
-    Args:
-        elements: Elements on each rank.
-        p: Probability of dropping an element.
-    """
+def demo(world: World) -> list[Claim]:
+    """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not."""
+    elements, p = 20_000, 0.3
     rows, rank, n, seq = Rows(SHOEYBI), world.rank, world.size, round(elements**0.5)
     x = torch.ones(1, 1, elements, device=world.device)  # one token
     counter_rng.set_position(seed=0, step=0)

@@ -28,13 +28,9 @@ from minitrain.tensor_parallel.full.parallelize import parallelize
 VOCABULARY, SEQ, BATCH, HEAD, STEPS, DROPOUT = 61, 8, 2, 8, 5, 0.1
 
 
-def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
-    """Trains a small GPT, cut over the ranks; the table shows all-reduces, bytes, and one device's loss and weights.
-
-    Args:
-        layers: Blocks of the GPT.
-        heads: Attention heads of each rank, of 8 elements.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT, cut over the ranks; the table shows all-reduces, bytes, and one device's loss and weights."""
+    layers, heads = 3, 1
     world.figure(lambda: pictures.weights(world.size))
     rows, n, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, HEAD * heads * world.size
     config = GPTConfig(VOCABULARY, SEQ, layers, hidden, heads * n, dropout=DROPOUT, attention="plain")

@@ -22,14 +22,9 @@ from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full import linear as full
 
 
-def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int = 12) -> list[Claim]:
-    """Runs one layer of each kind; the table shows what is sent when, what is held, and one device's results.
-
-    Args:
-        tokens: Rows of the input.
-        inputs_each: Inputs for each rank: the matrix has so many times the number of ranks, and so always divides.
-        outputs_each: Outputs for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Runs one layer of each kind; the table shows what is sent when, what is held, and one device's results."""
+    tokens, inputs_each, outputs_each = 25, 8, 12
     rows, n, by_ring = Rows(MEGATRON), world.size, Comm(collectives=ring)
     inputs, outputs = inputs_each * n, outputs_each * n
     generator = torch.Generator().manual_seed(0)

@@ -23,13 +23,9 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 TOKENS = 10
 
 
-def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
-    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does.
-
-    Args:
-        vocabulary: Number of tokens; padded if it does not divide by the ranks.
-        hidden: Width of the table.
-    """
+def demo(world: World) -> list[Claim]:
+    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does."""
+    vocabulary, hidden = 61, 25
     world.figure(lambda: pictures.vocabulary(world.size, vocabulary))
     rows, n = Rows("Shoeybi et al. 2019, §3"), world.size
     for case, form, size in (

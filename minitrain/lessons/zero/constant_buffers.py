@@ -19,12 +19,9 @@ from minitrain.zero import constant_buffers as technique
 SIZES = (700, 5, 12_000, 1, 294)  # elements of a model's gradients: 13,000, the largest more than the usual buffer
 
 
-def demo(world: World, size: int = 1000) -> list[Claim]:
-    """Sums gradients through one small buffer; the table shows rounds, bytes in models of two sizes, and the time.
-
-    Args:
-        size: B, elements of the buffer.
-    """
+def demo(world: World) -> list[Claim]:
+    """Sums gradients through one small buffer; the table shows rounds, bytes in models of two sizes, and the time."""
+    size = 1000
     rows = Rows("Rajbhandari et al. 2020, §6.2")
     for buffer, models, dtype in ((size, 1, torch.float32), (777, 2, torch.bfloat16), (50_000, 1, torch.float32)):
         mine, case = gradients(world, models, dtype), f"B = {buffer:,}, Ψ = {models * sum(SIZES):,}"

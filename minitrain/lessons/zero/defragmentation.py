@@ -14,12 +14,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.zero.defragmentation import Memory, forward
 
 
-def demo(world: World, blocks: int = 12) -> list[Claim]:
-    """Fills a memory with checkpoints and temporaries in turn; the table shows gaps with a region and without.
-
-    Args:
-        blocks: L, blocks of the model.
-    """
+def demo(world: World) -> list[Claim]:
+    """Fills a memory with checkpoints and temporaries in turn; the table shows gaps with a region and without."""
+    blocks = 12
     rows = Rows("Rajbhandari et al. 2020, §6.3")
     source = random.Random(40)
     # Temporaries of any size up to 16 checkpoints, as blocks with other sequence lengths or experts have.

@@ -27,13 +27,9 @@ from minitrain.zero.full.hybrid import HybridZero3
 from minitrain.zero.full.stage3 import Zero3
 
 
-def demo(world: World, micro_batches: int = 3, nodes: int = 0) -> list[Claim]:
-    """Divides the model within nodes, with a replica on each; the table shows bytes on both kinds of links.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-        nodes: Nodes that the ranks are assumed to be on; 0 takes the smallest divisor of the ranks above 1.
-    """
+def demo(world: World) -> list[Claim]:
+    """Divides the model within nodes, with a replica on each; the table shows bytes on both kinds of links."""
+    micro_batches, nodes = 3, 0
     n, rows = world.size, Rows("Zhao et al. 2023, §3.2.2")
     nodes = nodes or next((d for d in range(2, n + 1) if n % d == 0), 1)
     if n % nodes:

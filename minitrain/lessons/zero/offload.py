@@ -15,12 +15,9 @@ from minitrain.zero.full.offload import ZeroOffload
 PAPER = "Ren et al. 2021"
 
 
-def demo(world: World, micro_batches: int = 3) -> list[Claim]:
-    """Moves optimizer states and the step to the host; the table shows where bytes are, and how many cross.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Moves optimizer states and the step to the host; the table shows where bytes are, and how many cross."""
+    micro_batches = 3
     rows = Rows(f"{PAPER}, §3.4")
     model = small.wrap(world, offload.ZeroOffload)
     small.sent(rows, world, 2, model, micro_batches)

@@ -23,12 +23,9 @@ from minitrain.zero import parameter_offload as technique
 from minitrain.zero import stage3
 
 
-def demo(world: World, micro_batches: int = 3) -> list[Claim]:
-    """Fetches each block's parameters from the host or from files just ahead of use; the table shows what crosses.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Fetches each block's parameters from the host or from files just ahead of use; the table shows what crosses."""
+    micro_batches = 3
     rows = Rows("Rajbhandari et al. 2021, §6.1 and §6.2")
     step, lines = f"in a step of A = {micro_batches} micro-batches, and of one", small.lines()
     for where, many in (("host", micro_batches), ("disk", micro_batches), ("host", 1)):

@@ -12,12 +12,9 @@ from minitrain.zero import stage1
 from minitrain.zero.full.stage1 import Zero1
 
 
-def demo(world: World, micro_batches: int = 4) -> list[Claim]:
-    """Divides AdamW's states over the ranks; the table shows bytes held and sent, and equality with torch's DDP.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Divides AdamW's states over the ranks; the table shows bytes held and sent, and equality with torch's DDP."""
+    micro_batches = 4
     rows = Rows(f"{small.PAPER}, §5.1")
     model = small.wrap(world, stage1.Zero1)
     small.sent(rows, world, 1, model, micro_batches, together=small.LAYERS)

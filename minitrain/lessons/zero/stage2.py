@@ -20,12 +20,9 @@ from minitrain.zero import stage2
 from minitrain.zero.full.stage2 import Zero2
 
 
-def demo(world: World, micro_batches: int = 4) -> list[Claim]:
-    """Divides gradients while backward runs; the table shows bytes held and sent, and equality with torch's DDP.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Divides gradients while backward runs; the table shows bytes held and sent, and equality with torch's DDP."""
+    micro_batches = 4
     rows = Rows(f"{small.PAPER}, §5.2")
     model = small.wrap(world, stage2.Zero2)
     small.sent(rows, world, 2, model, micro_batches)

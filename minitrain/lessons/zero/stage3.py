@@ -17,12 +17,9 @@ from minitrain.zero import stage3
 from minitrain.zero.full.stage3 import Zero3
 
 
-def demo(world: World, micro_batches: int = 2) -> list[Claim]:
-    """Gathers parameters when they are needed; the table shows bytes held and sent, and equality with torch's DDP.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Gathers parameters when they are needed; the table shows bytes held and sent, and equality with torch's DDP."""
+    micro_batches = 2
     rows = Rows(f"{small.PAPER}, §5.3")
     model = small.wrap(world, stage3.Zero3)
     small.sent(rows, world, 3, model, micro_batches)
