@@ -46,10 +46,6 @@ def demo(world: World) -> list[Claim]:
             what = "elements of gradients that differ from those without recomputation"
             rows.equal(what, gradients, right, "∇ = ∇ of kept activations", case=case)
     sent(rows, world, layers)
-    blocks, x = gpt_blocks(world, layers)
-    technique.partition(blocks)
-    with world.timed("forward and backward, checkpoints partitioned"):
-        run(blocks, x)
     return rows.claims()
 
 

@@ -36,6 +36,4 @@ def demo(world: World) -> list[Claim]:
             case=f"{speed[0]} layers",
         )
     small.like_ddp(rows, world, stage1.Zero1, together=small.LAYERS)
-    with world.timed("a step of forward, backward, synchronize and step"):
-        small.step(world, model)
     return rows.claims()

@@ -49,8 +49,6 @@ def demo(world: World) -> list[Claim]:
             case=f"{speed[0]} layers",
         )
     small.like_ddp(rows, world, stage3.Zero3)
-    with world.timed("a step of forward, backward, synchronize and step"):
-        small.step(world, model)
     spans = step_time.spans_of_stage3(world, Zero3)
     world.figure(lambda: pictures.prefetching(spans))
     return rows.claims()
