@@ -27,7 +27,7 @@ MUTATIONS = [
         BUCKETED,
         "gradients' distance",
     ),
-    Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
+    Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "all-reduces"),
     Mutation(
         f"{BUCKETED}.pack",
         "reversed(list(module.parameters()))",
@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.buckets", "reversed(range(len(parameters)))", "range(len(parameters))", BUCKETED, "all-reduces"
     ),
-    Mutation(f"{THEORY}.most_buckets", "-(-size // limit)", "size // limit", BUCKETED, "most buckets"),
+    Mutation(f"{THEORY}.buckets", ">= limit)", "> limit)", BUCKETED, "all-reduces"),
     Mutation(
         f"{THEORY}.payload",
         "(p.elements + 1) * p.item_size",

@@ -23,16 +23,11 @@ GOYAL = "Goyal et al. 2017, §3"
 
 def demo(world: World) -> list[Claim]:
     """Learns from one batch in many ways; the table shows gradients, memory, what each token counts, learning rates."""
-    micro_batches = 4
-    if micro_batches < 1 or micro_batches & (micro_batches - 1):
-        raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
-    rows, each = Rows(GOYAL), 2 * micro_batches  # samples of a rank
+    rows, micro_batches, each = Rows(GOYAL), 4, 8  # A, and samples of a rank: powers of two, so that nothing rounds
     x, y = (whole_numbers(world, world.size * each, width, seed=10 + width) for width in (4, 3))
-    device, alone = (
-        gradients_of(world, (x, y)),
-        [gradients_of(world, p) for p in zip(x.split(each), y.split(each), strict=True)],
-    )
-    for pieces in dict.fromkeys((micro_batches, 1)):
+    device = gradients_of(world, (x, y))
+    alone = [gradients_of(world, part) for part in zip(x.split(each), y.split(each), strict=True)]
+    for pieces in (micro_batches, 1):
         case = f"{pieces} micro-batches"
         model, kept = DataParallel(network(world)), []
 
