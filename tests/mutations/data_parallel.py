@@ -70,8 +70,8 @@ MUTATIONS = [
         f"{FULL}.accumulation.scaled_learning_rate",
         "base * batch / base_batch",
         "base * (batch / base_batch) ** 0.5",
-        ACCUMULATION,
-        "distance between 2 steps",
+        test="tests/data_parallel/test_accumulation.py::test_linear_scaling",
+        why="the lesson steps with no rate",
     ),
     Mutation(
         f"{FULL}.accumulation.warmed_up",

@@ -23,8 +23,7 @@ from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradient
 
 def demo(world: World) -> list[Claim]:
     """Runs the two layers one after the other; the table shows bytes sent and kept, and one device's results."""
-    batch, shard, width = 2, 4, 8
-    rows, hidden, seq = Rows(PAPER), width * world.size, shard * world.size
+    rows, batch, seq, hidden = Rows(PAPER), 2, 4 * world.size, 8 * world.size
     torch.manual_seed(0)
     up, gelu, down = nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
     torch.manual_seed(0)  # each rank draws the same weights, and keeps its part

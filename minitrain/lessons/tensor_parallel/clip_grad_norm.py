@@ -21,8 +21,7 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 
 def demo(world: World) -> list[Claim]:
     """Clips gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and a wrong one."""
-    hidden = 8
-    rows = Rows("Pascanu et al. 2013, §3.2")
+    rows, hidden = Rows("Pascanu et al. 2013, §3.2"), 8
     wide, whole = 4 * hidden * world.size, 5 * hidden  # two norms, and the bias of the matrix that is cut by rows
     parameters = 2 * hidden * wide + wide + whole
     for form, layers, clip in (("small form", small_linear, small), ("full form", full_linear, full)):

@@ -24,9 +24,8 @@ SHOEYBI, IGNORE = "Shoeybi et al. 2019, §3", -100
 
 def demo(world: World) -> list[Claim]:
     """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`."""
-    vocabulary, tokens = 61, 18
     world.figure(lambda: pictures.loss(world.size))
-    rows, n, rank = Rows(), world.size, world.rank
+    rows, n, rank, vocabulary, tokens = Rows(), world.size, world.rank, 61, 18  # 61 does not divide
     logits, targets = whole(world, tokens, vocabulary)
     mine = part(world, logits)
     with Ledger() as forward:

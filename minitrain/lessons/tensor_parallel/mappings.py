@@ -26,8 +26,7 @@ from minitrain.tensor_parallel.full import mappings
 
 def demo(world: World) -> list[Claim]:
     """Applies the four operators; the table shows that what one sends forward, its conjugate sends backward."""
-    tokens, width = 6, 4
-    rows, by = Rows(MEGATRON), Comm(collectives=ring)
+    rows, by, tokens, width = Rows(MEGATRON), Comm(collectives=ring), 6, 4
     whole, part = (tokens, width * world.size), (tokens, width)
     size = tokens * width * world.size, 4, world.size, world.rank
     # Each operator with the shape of what is in parts, or a partial sum; the other side is on all ranks in full.

@@ -25,9 +25,8 @@ TOKENS = 10
 
 def demo(world: World) -> list[Claim]:
     """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does."""
-    vocabulary, hidden = 61, 25
-    world.figure(lambda: pictures.vocabulary(world.size, vocabulary))
-    rows, n = Rows("Shoeybi et al. 2019, §3"), world.size
+    rows, n, vocabulary, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, 61, 25  # 61 does not divide
+    world.figure(lambda: pictures.vocabulary(n, vocabulary))
     for case, form, size in (
         ("small form", small, vocabulary),
         ("small form, a vocabulary that divides", small, 15 * n),
