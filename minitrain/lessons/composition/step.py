@@ -96,10 +96,8 @@ def sent_and_computed(rows: Rows, world: World, settings: Settings) -> None:
     what = "operations of a step on this rank, in every layout, also with recomputation"
     formula, case = "m · of its layers, over tp, and what is computed again", lesson.label(settings)
     rows.add(what, formula, work, counter.get_total_flops(), "1", NARAYANAN, case=case)
-    what, formula = (
-        "payload of a step along pp on this rank, in every layout",
-        "m · b(s/tp)h·w for each boundary and way",
-    )
+    what = "payload of a step along pp on this rank, in every layout"
+    formula = "m · b(s/tp)h·w for each boundary and way"
     if layout.pp > 1:
         entries = [entry for entry in ledger.entries if entry.group == training.axes.pp.group_desc]
         sent = sum(entry.bytes for entry in entries if entry.operation != "receive")

@@ -49,10 +49,8 @@ def demo(world: World) -> list[Claim]:
         model = DiLoCo(own(), each)
         with Ledger() as ledger:
             lesson.train(model, steps)
-        what, predicted = (
-            f"bytes of all that is sent in {steps} steps, H = {every}; and another",
-            costs.averaged_bytes(size, steps, each),
-        )
+        what = f"bytes of all that is sent in {steps} steps, H = {every}; and another"
+        predicted = costs.averaged_bytes(size, steps, each)
         sent = sum(entry.bytes for entry in ledger.entries)
         rows.add(what, "⌊T/H⌋ S", predicted, sent, "B", "Douillard et al. 2023, §2", case=f"H = {each}")
     # Whatever the form holds between rounds: the outer gradients count, too, if it still has them.

@@ -52,10 +52,8 @@ def demo(world: World) -> list[Claim]:
         what = "steps until an expert that all tokens prefer has no more than half; three speeds"
         rows.add(what, "⌈(T/2 − ½) δ / 2u⌉", predicted, first, "steps", "derived", case=case, how="compared")
         busier = max(max(load, tokens - load) for load in loads[predicted:])
-        what, most = (
-            "most tokens of an expert from then on; three speeds",
-            tokens // 2 + costs.bias_overshoot(gap, speed),
-        )
+        what = "most tokens of an expert from then on; three speeds"
+        most = tokens // 2 + costs.bias_overshoot(gap, speed)
         more = {"case": case, "how": "compared", "relation": "<="}
         rows.add(what, "T/2 + 2u/δ − 1", most, busier, "tokens", "derived", **more)
     return rows.claims()

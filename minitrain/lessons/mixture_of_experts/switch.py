@@ -30,10 +30,8 @@ def demo(world: World) -> list[Claim]:
     predicted = costs.switch_loss_at_balance(loss_factor)
     rows.add("loss at perfect balance", "α", predicted, balance, "1", how="compared", **exact)
     found = switch.route(eight, lesson.one(world, 4), loss_factor=loss_factor)[2].item()
-    predicted, what = (
-        costs.switch_loss(loss_factor, *lesson.parts_and_means()),
-        "loss of the eight tokens of notebook 12a",
-    )
+    predicted = costs.switch_loss(loss_factor, *lesson.parts_and_means())
+    what = "loss of the eight tokens of notebook 12a"
     rows.add(what, "α · E Σ fᵢPᵢ", predicted, found, "1", how="compared", **exact)
 
     lesson.most_of_an_expert(rows, world, switch.route, 1, "Fedus et al. 2021, §2.2, equation 3")

@@ -10,5 +10,4 @@ from minitrain.pipeline_parallel import gpipe, schedules
 
 def demo(world: World) -> list[Claim]:
     """Trains a GPT by GPipe; the table shows what is sent and held, the bubble, and one device's gradients."""
-    microbatches = 8
-    return demo_of(world, gpipe.step, schedules.gpipe(world.size, microbatches))
+    return demo_of(world, gpipe.step, schedules.gpipe(world.size, 8))

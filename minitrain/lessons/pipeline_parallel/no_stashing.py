@@ -9,8 +9,6 @@ are of second degree in each weight, so central differences are exact, whatever 
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from minitrain.comm import World
@@ -18,7 +16,6 @@ from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import versions
 from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import no_stashing, schedules
-from minitrain.pipeline_parallel.full.drawing import draw_run
 
 A, B, TARGET, DELTA = 1.5, 2.0, 1.0, 0.5  # dyadic, so that no sum rounds
 STEP = 0.25  # of the differences
@@ -26,12 +23,9 @@ STEP = 0.25  # of the differences
 
 def demo(world: World) -> list[Claim]:
     """Trains a GPT with neither flush nor stashing; the table shows that its gradients are those of no function."""
-    microbatches = 16
-    rows = Rows("derived")
-    training = versions.Training(world, no_stashing.train, microbatches)
+    rows, microbatches = Rows("derived"), 16
     schedule = schedules.no_stashing(world.size, microbatches)
-    title = f"no stashing: {world.size} ranks, {microbatches} micro-batches"
-    world.figure(partial(draw_run, training.spans, schedule, title, "virtual seconds"))
+    training = versions.observed(world, no_stashing.train, schedule, "no stashing")
     what = "bytes of versions of its weights that this rank keeps, one version of Wᵣ bytes"
     rows.add(what, "Wᵣ", training.bytes, training.kept, "B", "Narayanan et al. 2019, §3.3")
     mixed = microbatches - 1 if world.rank < world.size - 1 else 0

@@ -10,5 +10,4 @@ from minitrain.pipeline_parallel import one_f_one_b, schedules
 
 def demo(world: World) -> list[Claim]:
     """Trains a GPT by 1F1B; the table shows what is sent and held, the bubble, and one device's gradients."""
-    microbatches = 8
-    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, microbatches))
+    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, 8))

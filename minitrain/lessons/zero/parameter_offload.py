@@ -41,10 +41,8 @@ def demo(world: World) -> list[Claim]:
         rows.add(what, "2A · wΨ/n", arriving, found.back, case=case)
         what = f"bytes of gradients that leave the device {step}, host and disk"
         rows.add(what, "A · wΨ/n", leaving, found.out, case=case)
-        what, most = (
-            "most bytes of whole parameters on the device, host and disk",
-            costs.whole_at_once(lines, world.size),
-        )
+        what = "most bytes of whole parameters on the device, host and disk"
+        most = costs.whole_at_once(lines, world.size)
         rows.add(what, "max over k of Ψₖ + Ψₖ₊₁", most, diary.most, case=case)
         what, ahead = f"fetches that begin while another block runs, {step}", costs.fetched_ahead(small.LAYERS, many)
         rows.add(what, "2A(L − 1)", ahead, diary.ahead, "1", case=case)
