@@ -13,8 +13,7 @@ from minitrain.lessons.rows import Rows
 
 def demo(world: World) -> list[Claim]:
     """Adds everything on rank 0; the table shows the load on that root, as well as bytes, sums and time."""
-    elements = 1 << 20
-    rows = Rows("Thakur et al. 2005")
+    elements, rows = 1 << 20, Rows("Thakur et al. 2005")
     sent = "(n−1)·S on the root, else S", costs.naive_all_reduce
     time = "2(n−1)(α + βS)", costs.naive_all_reduce_time
     lesson.all_reduces(world, rows, "naive", naive, "all_reduce", elements, sent, time, lesson.groups_of(world))

@@ -28,7 +28,7 @@ def demo(world: World) -> list[Claim]:
 
     Each rank has one sequence. The full form's loop then multiplies the same rows in the same order.
     """
-    experts, hidden, seq = 2, 10, 15
+    experts, hidden, seq = 2, 10, 15  # experts and tokens of each rank
     rows, n, rank = Rows("Lepikhin et al. 2020, §3.3.1"), world.size, world.rank
     full = make_layer(world, Switch(hidden, n * experts))
     generator = torch.Generator().manual_seed(0)

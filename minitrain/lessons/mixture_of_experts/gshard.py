@@ -33,9 +33,8 @@ def demo(world: World) -> list[Claim]:
     lesson.most_of_an_expert(rows, world, second_always, 2, rows.source)
     given_wrongly(rows, world, experts)
     lesson.dropped(rows, world, second_always, (1.0,), tokens=5, choices=2)
-    world.figure(
-        lambda: pictures.slots(lesson.route_scores(GShard(4, 4, capacity_factor=0.75), lesson.eight_tokens(world)))
-    )
+    few = GShard(4, 4, capacity_factor=0.75)
+    world.figure(lambda: pictures.slots(lesson.route_scores(few, lesson.eight_tokens(world))))
     return rows.claims()
 
 

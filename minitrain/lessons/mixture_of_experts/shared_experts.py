@@ -20,8 +20,8 @@ from minitrain.mixture_of_experts.shared_experts import SharedExperts
 @torch.no_grad()
 def demo(world: World) -> list[Claim]:
     """Adds shared experts to a mixture; the table shows outputs, parameters and operations."""
-    experts, choices, shared, hidden = 15, 3, 1, 16
     rows, bound = Rows("Dai et al. 2024, §3.2"), (1e-12, "10⁻¹²", ROUNDING)
+    experts, choices, shared, hidden = 15, 3, 1, 16  # an expert is as wide inside as a token
     x = torch.randn(2, 8, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)
 

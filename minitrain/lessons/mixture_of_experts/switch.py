@@ -19,8 +19,7 @@ from minitrain.mixture_of_experts.full.switch import Switch
 
 def demo(world: World) -> list[Claim]:
     """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32."""
-    experts, loss_factor = 8, 0.01
-    rows = Rows("Fedus et al. 2021, §2.2, equation 4")
+    rows, experts, loss_factor = Rows("Fedus et al. 2021, §2.2, equation 4"), 8, 0.01  # α
     for tokens, count, factor in ((61, experts, 1.25), (100, 5, 1.15)):
         full, small = Switch(count + 3, count, capacity_factor=factor), partial(switch.route, capacity_factor=factor)
         lesson.same_as_full_form(rows, world, full, small, tokens, f"{tokens} tokens, {count} experts, c = {factor:g}")
