@@ -32,8 +32,8 @@ FORWARD = 0.25  # virtual seconds of a layer
 AFTER = "after backward", "F + Σbₖ + Σcₖ", f"{lesson.PAPER}, §3.2"
 DURING = "during backward", "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)", "Johnson 1954, §2"
 
+# A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward.
 Way = tuple[type[Replica], int, Sequence[int], float]
-"""A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward."""
 
 
 def demo(world: World) -> list[Claim]:

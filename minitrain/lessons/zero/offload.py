@@ -12,13 +12,11 @@ from minitrain.lessons.zero.crossings import Crossings
 from minitrain.zero import offload
 from minitrain.zero.full.offload import ZeroOffload
 
-PAPER = "Ren et al. 2021"
-
 
 def demo(world: World) -> list[Claim]:
     """Moves optimizer states and the step to the host; the table shows where bytes are, and how many cross."""
     micro_batches = 3
-    rows = Rows(f"{PAPER}, §3.4")
+    rows = Rows("Ren et al. 2021, §3.4")
     model = small.wrap(world, offload.ZeroOffload)
     small.sent(rows, world, 2, model, micro_batches)
     held = costs.held(2, small.lines(), world.size)

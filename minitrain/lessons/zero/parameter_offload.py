@@ -71,10 +71,7 @@ def like_stage3(rows: Rows, world: World) -> None:
 class Diary:
     """What happens to which block: "fetch" begins, or "free" ends its work; fetches are done at once, in this thread.
 
-    Attributes:
-        events: Pairs of what happened and the number of a block.
-        most: Most bytes of whole parameters.
-        ahead: Fetches that began while another block had been fetched and not yet freed.
+    `most` are the most bytes of whole parameters; `ahead` fetches began while another block was fetched and not freed.
     """
 
     def __init__(self, model: technique.ParameterOffload):

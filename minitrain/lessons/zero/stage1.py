@@ -14,10 +14,9 @@ from minitrain.zero.full.stage1 import Zero1
 
 def demo(world: World) -> list[Claim]:
     """Divides AdamW's states over the ranks; the table shows bytes held and sent, and equality with torch's DDP."""
-    micro_batches = 4
     rows = Rows(f"{small.PAPER}, §5.1")
     model = small.wrap(world, stage1.Zero1)
-    small.sent(rows, world, 1, model, micro_batches, together=small.LAYERS)
+    small.sent(rows, world, 1, model, 4, together=small.LAYERS)
     rows.add(
         "small form: bytes of optimizer states between steps",
         "Σ of Ks + c, s = ⌈E/n⌉, K = 8",

@@ -19,10 +19,9 @@ from minitrain.zero.full.stage3 import Zero3
 
 def demo(world: World) -> list[Claim]:
     """Gathers parameters when they are needed; the table shows bytes held and sent, and equality with torch's DDP."""
-    micro_batches = 2
     rows = Rows(f"{small.PAPER}, §5.3")
     model = small.wrap(world, stage3.Zero3)
-    small.sent(rows, world, 3, model, micro_batches)
+    small.sent(rows, world, 3, model, 2)
     shards = [tensor for unit in model.units for tensor in (unit.flat, unit.shard, unit.shard.grad)]
     rows.add(
         "small form: bytes of parameters, gradients and optimizer states between steps",
