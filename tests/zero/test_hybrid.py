@@ -7,7 +7,6 @@ import torch
 
 from minitrain.comm import Ledger, axes
 from minitrain.comm.groups import new_group
-from minitrain.lessons.zero import hybrid as lesson
 from minitrain.zero import HybridZero3
 from tests.zero.models import gpt, part
 
@@ -67,8 +66,3 @@ def test_no_grid_and_different_nodes_are_refused_on_every_rank(ranks):
         assert "replicas" in crossed
         assert "optimizer_options" in one_rank and "optimizer_options" in one_node
         assert layers
-
-
-def test_the_demo_refuses_nodes_that_do_not_divide(ranks):
-    with pytest.raises(Exception, match="nodes=3 does not divide the 4 ranks"):
-        ranks(4).run(lesson.demo, 2, 3)

@@ -49,9 +49,8 @@ def add_claims(
     source = f"{rows.source}, for the equation; derived for the bits"
     rows.add(what, "0", 0, like_equation(world, training, delays, k), "1", source, how="compared")
     predicted = costs.sent([message] * (world.size - 1), world.size, training.microbatches, world.rank).bytes
-    more = message - 4 * SAMPLES * SEQ * HIDDEN
+    more, source = message - 4 * SAMPLES * SEQ * HIDDEN, "Narayanan et al. 2021, §3.2"
     formula = f"N(2 − [r = 0] − [r = n−1]) · {f'(A + {more})' if more else 'A'}"
-    source = "Narayanan et al. 2021, §3.2"
     rows.add("bytes sent by this rank r, activations of A bytes", formula, predicted, training.sent, "B", source)
 
 
@@ -153,8 +152,7 @@ class Training:
 
     def mixed(self) -> int:
         """Backwards of this rank that found other weights than their forward."""
-        backwards = {action: version for action, version in self.used.items() if action.kind == "B"}
-        return sum(version != self.used[action._replace(kind="F")] for action, version in backwards.items())
+        return sum(version != self.used[a._replace(kind="F")] for a, version in self.used.items() if a.kind == "B")
 
     def staleness(self, every: int) -> list[int]:
         """Of each backward, counted from recorded versions: the updates made so far without those its weights saw."""
