@@ -47,11 +47,6 @@ def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
     return [bucket for _, bucket in sorted(found, key=lambda entry: -entry[0])]
 
 
-def most_buckets(size: int, limit: float) -> int:
-    """⌈S/limit⌉, the most buckets that S bytes of one kind can make: every bucket but the last has at least `limit`."""
-    return int(-(-size // limit))
-
-
 def payload(parameters: Sequence[Sizes]) -> int:
     """S + wP bytes go into the buckets of a step, however they are packed: gradients, and an element for each flag."""
     return sum((p.elements + 1) * p.item_size for p in parameters)

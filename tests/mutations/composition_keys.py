@@ -21,9 +21,7 @@ MUTATIONS = [
     # Each rank averages over the wrong axis.
     Mutation(f"{AXES}.Training.step", "all_reduce(p.grad, self.dp)", "all_reduce(p.grad, self.tp)", AXES, "dp: bytes"),
     # The whole model stays on every rank.
-    Mutation(
-        f"{AXES}.Training.__init__", "parallelize(gpt, self.tp)", "pass", AXES, ("bytes of weights", "tp: all-red")
-    ),
+    Mutation(f"{AXES}.Training.__init__", "parallelize(gpt, self.tp)", "pass", AXES, "bytes of weights"),
     # An MLP that is not wide.
     Mutation(
         "minitrain.costs.tensor_parallel.layer_parameters",

@@ -4,26 +4,26 @@ from tests.mutations import Mutation
 
 CHAPTER, THEORY = "minitrain.context_parallel", "minitrain.costs.context_parallel"
 ULYSSES, GATHER = f"{CHAPTER}.ulysses", f"{CHAPTER}.all_gather"
-OUTPUTS, GRADIENTS = "distance of outputs from", "distance of the gradients of Q, K and V"
+NEAR = "output, dQ, dK, dV: distance from one device's"
 FORWARD, BACKWARD = "bytes sent by this rank, forward", "bytes sent by this rank, backward"
 BY_HAND = "tests/costs/test_context_parallel_exchange.py"
 
 PRACTICE = [
     # The copies of all key heads one after the other: a rank's query heads meet other groups' keys.
-    Mutation(f"{ULYSSES}.attention", "x.repeat_interleave(times, HEADS)", "x.repeat(1, times, 1, 1)", ULYSSES, OUTPUTS),
+    Mutation(f"{ULYSSES}.attention", "x.repeat_interleave(times, HEADS)", "x.repeat(1, times, 1, 1)", ULYSSES, NEAR),
     # Heads back in another order.
     Mutation(
-        f"{ULYSSES}.attention", "(output, SEQ, HEADS, group)", "(output, SEQ, HEADS, group).flip(1)", ULYSSES, OUTPUTS
+        f"{ULYSSES}.attention", "(output, SEQ, HEADS, group)", "(output, SEQ, HEADS, group).flip(1)", ULYSSES, NEAR
     ),
-    Mutation(f"{ULYSSES}.AllToAll.forward", "tuple(incoming)", "tuple(incoming.flip(0))", ULYSSES, OUTPUTS),
+    Mutation(f"{ULYSSES}.AllToAll.forward", "tuple(incoming)", "tuple(incoming.flip(0))", ULYSSES, NEAR),
     Mutation(
         f"{ULYSSES}.AllToAll.forward",
         "x.chunk(ranks, cut)",
         "x.unflatten(cut, (-1, ranks)).unbind(cut + 1)",
         ULYSSES,
-        OUTPUTS,
+        NEAR,
     ),
-    Mutation(f"{ULYSSES}.AllToAll.backward", "(gradients[0], ", "(gradients[0].flip(2), ", ULYSSES, GRADIENTS),
+    Mutation(f"{ULYSSES}.AllToAll.backward", "(gradients[0], ", "(gradients[0].flip(2), ", ULYSSES, NEAR),
     # It sends first, and finds out then.
     Mutation(
         f"{ULYSSES}.attention",
@@ -34,24 +34,24 @@ PRACTICE = [
     ),
     # Positions begin at 0 on every rank.
     Mutation(
-        f"{GATHER}.attention", "queries = keys.chunk(ranks)[rank]", "queries = keys.chunk(ranks)[0]", GATHER, OUTPUTS
+        f"{GATHER}.attention", "queries = keys.chunk(ranks)[rank]", "queries = keys.chunk(ranks)[0]", GATHER, NEAR
     ),
-    Mutation(f"{GATHER}.attention", "keys <= queries[:, None] if", "keys < queries[:, None] if", GATHER, OUTPUTS),
+    Mutation(f"{GATHER}.attention", "keys <= queries[:, None] if", "keys < queries[:, None] if", GATHER, NEAR),
     # Only this rank's documents, as if each rank had the same.
     Mutation(
         f"{GATHER}.attention",
         "documents[:, None, None, :]",
         "own.repeat(1, ranks)[:, None, None, :]",
         GATHER,
-        OUTPUTS,
+        NEAR,
     ),
-    Mutation(f"{GATHER}.attention", "visible & same", "same", GATHER, OUTPUTS),
+    Mutation(f"{GATHER}.attention", "visible & same", "same", GATHER, NEAR),
     # Gradients of other ranks' queries are forgotten.
-    Mutation(f"{GATHER}.Gather.backward", "ring.reduce_scatter(parts, ctx.group)", "pass", GATHER, GRADIENTS),
-    Mutation(f"{GATHER}.Gather.backward", "return parts[rank]", "return parts[0]", GATHER, GRADIENTS),
+    Mutation(f"{GATHER}.Gather.backward", "ring.reduce_scatter(parts, ctx.group)", "pass", GATHER, NEAR),
+    Mutation(f"{GATHER}.Gather.backward", "return parts[rank]", "return parts[0]", GATHER, NEAR),
     # The sum of all gradients on all ranks: right, at twice the bytes.
     Mutation(f"{GATHER}.Gather.backward", "ring.reduce_scatter(", "ring.all_reduce(", GATHER, BACKWARD),
-    Mutation(f"{GATHER}.Gather.forward", "parts[rank] = x", "parts[0] = x", GATHER, OUTPUTS),
+    Mutation(f"{GATHER}.Gather.forward", "parts[rank] = x", "parts[0] = x", GATHER, NEAR),
 ]
 
 COSTS = [

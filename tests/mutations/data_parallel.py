@@ -27,7 +27,7 @@ MUTATIONS = [
         BUCKETED,
         "gradients' distance",
     ),
-    Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
+    Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "all-reduces"),
     Mutation(
         f"{BUCKETED}.pack",
         "reversed(list(module.parameters()))",
@@ -70,8 +70,8 @@ MUTATIONS = [
         f"{FULL}.accumulation.scaled_learning_rate",
         "base * batch / base_batch",
         "base * (batch / base_batch) ** 0.5",
-        ACCUMULATION,
-        "distance between 2 steps",
+        test="tests/data_parallel/test_accumulation.py::test_linear_scaling",
+        why="the lesson steps with no rate",
     ),
     Mutation(
         f"{FULL}.accumulation.accumulate",
@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.buckets", "reversed(range(len(parameters)))", "range(len(parameters))", BUCKETED, "all-reduces"
     ),
-    Mutation(f"{THEORY}.most_buckets", "-(-size // limit)", "size // limit", BUCKETED, "most buckets"),
+    Mutation(f"{THEORY}.buckets", ">= limit)", "> limit)", BUCKETED, "all-reduces"),
     Mutation(
         f"{THEORY}.payload",
         "(p.elements + 1) * p.item_size",

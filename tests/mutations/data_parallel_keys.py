@@ -49,11 +49,11 @@ MUTATIONS = [
         f"{HOME}.accumulation",
         "small form: all-reduces",
     ),
-    # All micro-batches at once, each time.
+    # All micro-batches of samples at once, each time.
     Mutation(
         f"{HOME}.accumulation.accumulate",
         "loss_of(model, micro_batch) /",
-        "loss_of(model, [torch.cat(each) for each in zip(*micro_batches)]) /",
+        "loss_of(model, micro_batch if len(micro_batch) != 2 else list(map(torch.cat, zip(*micro_batches)))) /",
         f"{HOME}.accumulation",
         "small form: most bytes",
     ),

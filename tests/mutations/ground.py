@@ -72,7 +72,7 @@ MUTATIONS = [
         "dist.all_reduce(tensor, op, group,",
         "dist.all_reduce(tensor, op, None,",
         "minitrain.zero.hybrid",
-        "gradient shards' distance",
+        "small form: elements that differ from the full form's",
     ),
     Mutation(
         f"{COMM}.messages.Handle.wait",

@@ -40,7 +40,7 @@ MUTATIONS = [
         why="the small form has no jitter",
     ),
     Mutation(f"{FULL}.router.Router.split_into_groups", "torch.float32)", "x.dtype)", SWITCH, "tokens of a bfloat16"),
-    Mutation(f"{GSHARD}.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance", GSHARD, (CHOSEN, "part of tokens")),
+    Mutation(f"{GSHARD}.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance", GSHARD, CHOSEN),
     Mutation(
         f"{GSHARD}.route", "mask.transpose(0, 1).flatten(0, 1)", "mask.flatten(0, 1)", GSHARD, "places given twice"
     ),

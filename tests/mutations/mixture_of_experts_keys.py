@@ -17,7 +17,7 @@ MUTATIONS = [
         "((values - values.mean()) ** 2)",
         "(values**2)",
         f"{HOME}.noisy_top_k",
-        ("small form: choices", "importance loss, experts"),
+        ("small form: choices", "importance loss, k experts"),
     ),
     # The same noise in every step.
     Mutation(

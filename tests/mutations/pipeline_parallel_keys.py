@@ -61,7 +61,7 @@ MUTATIONS = [
         '"norm": model.norm, ',
         "",
         f"{HOME}.splitting",
-        ("outputs of the stages", "parameter tensors of all stages"),
+        "outputs of the stages",
     ),
     # Over the time of the work, not over all time.
     Mutation(

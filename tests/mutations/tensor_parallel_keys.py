@@ -37,8 +37,8 @@ MUTATIONS = [
         f"{THEORY}.communication.ring_all_reduce",
         "return reduce_scatter + ring_all_gather(elements, item_size, ranks, rank)",
         "return reduce_scatter",
-        f"{HOME}.linear",
-        ("column-parallel, backward only", "row-parallel, forward only"),
+        f"{HOME}.mappings",
+        "bytes sent by this rank, f backward",
     ),
     # g is left out: a rank's partial sum for the sum.
     Mutation(

@@ -168,7 +168,7 @@ MUTATIONS = [
         "unit.ranks *= nodes",
         "pass",
         HYBRID,
-        "gradient shards' distance",
+        "small form: elements that differ from the full form's",
     ),
     Mutation(
         f"{FULL}.hybrid.HybridZero3._prepare",
@@ -274,7 +274,13 @@ MUTATIONS = [
     Mutation(
         "minitrain.costs.constant_buffers.rounds", "-(-elements // size)", "elements // size", BUFFERS, "all-reduces of"
     ),
-    Mutation("minitrain.costs.constant_buffers.time", "full * ring", "ring", BUFFERS, "time of 14,400 elements"),
+    Mutation(
+        "minitrain.costs.constant_buffers.buffer_bytes",
+        "elements if size is None else size",
+        "elements",
+        BUFFERS,
+        "bytes for sending through a constant buffer",
+    ),
     # Defragmentation.
     Mutation(
         f"{DEFRAGMENTATION}.forward",
@@ -291,7 +297,7 @@ MUTATIONS = [
         "if free >= size:",
         "if free > size:",
         DEFRAGMENTATION,
-        "share of memory that is free",
+        "bytes that forward needs without the region",
     ),
     Mutation(
         f"{DEFRAGMENTATION}.forward",

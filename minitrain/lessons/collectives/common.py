@@ -30,13 +30,7 @@ Start = Callable[[Tensor], Any]
 
 
 def tensor(world: World, elements: int) -> Tensor:
-    """Whole numbers from −8 to 8, different on each rank: their sums are exact in any order.
-
-    Raises:
-        ValueError: There are no elements; an empty tensor sends nothing, which no formula of time covers.
-    """
-    if elements < 1:
-        raise ValueError(f"elements={elements} leaves nothing to send; use at least 1")
+    """Whole numbers from −8 to 8, different on each rank: their sums are exact in any order."""
     return _drawn(world.rank, elements).to(world.device, copy=True)
 
 
@@ -84,7 +78,7 @@ def all_reduces(
         name: Of the algorithm.
         module: Its small form.
         verbs: All that it has, with spaces between them.
-        elements: Elements of float32; one more is counted, and fewer than ranks.
+        elements: One more is counted, and fewer than ranks.
         sent: What a rank sends: the formula, and its function in `minitrain.costs`.
         time: Seconds until the last rank is done, likewise.
         groups: The ranks among which it is run.
@@ -109,15 +103,7 @@ def values(
 ) -> None:
     """The claim that every verb gives what torch.distributed gives, of whole numbers, the sums of which are exact.
 
-    Args:
-        world: This rank.
-        rows: Where the claim goes.
-        name: Of the algorithm.
-        module: Its small form.
-        verbs: Those that it has, with spaces between them.
-        group: All ranks that take part.
-        where: Its name.
-        groups: The groups that the verbs take, where these are not `group`.
+    `where` names the group; `groups` are those that the verbs take, where these are others.
     """
     rank, ranks = rank_and_size(group)
     for shape in ((73, 137), (max(1, ranks - 1),)):  # 10,001 elements, and fewer than ranks

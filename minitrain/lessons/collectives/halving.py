@@ -16,13 +16,9 @@ from minitrain.lessons.collectives import common as lesson
 from minitrain.lessons.rows import Rows
 
 
-def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Halves and doubles; the table shows the ring's bytes in a tree's number of steps, sums and time.
-
-    Args:
-        elements: Number of float32 elements (4 bytes each) in the tensor.
-    """
-    rows = Rows("Rabenseifner 2004")
+def demo(world: World) -> list[Claim]:
+    """Halves and doubles; the table shows the ring's bytes in a tree's number of steps, sums and time."""
+    elements, rows = 1 << 20, Rows("Rabenseifner 2004")
     sent = "Σ of both ways' halves ≈ 2(n−1)/n · S", costs.halving_all_reduce
     time = "2 log2 n · α + 2(n−1)/n · βS", costs.halving_all_reduce_time
     groups = powers_of_two(world)

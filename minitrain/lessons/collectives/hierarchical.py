@@ -22,12 +22,9 @@ from minitrain.lessons.rows import Rows
 FAST, SLOW = (2.0**-19, 2.0**-35), (2.0**-15, 2.0**-32)
 
 
-def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Adds within nodes, across, and within; the table shows bytes on both kinds of links, and a flat ring's time.
-
-    Args:
-        elements: Number of float32 elements (4 bytes each) in the tensor.
-    """
+def demo(world: World) -> list[Claim]:
+    """Adds within nodes, across, and within; the table shows bytes on both kinds of links, and a flat ring's time."""
+    elements = 1 << 20
     rows, n = Rows("Mikami et al. 2018"), world.size
     first = next((d for d in range(2, n + 1) if n % d == 0), 1)
     end = f"all-reduce on {first} nodes of {n // first}, and on other nodes: time until the last rank is done"

@@ -11,13 +11,9 @@ from minitrain.lessons.collectives import common as lesson
 from minitrain.lessons.rows import Rows
 
 
-def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Adds everything on rank 0; the table shows the load on that root, as well as bytes, sums and time.
-
-    Args:
-        elements: Number of float32 elements (4 bytes each) in the tensor.
-    """
-    rows = Rows("Thakur et al. 2005")
+def demo(world: World) -> list[Claim]:
+    """Adds everything on rank 0; the table shows the load on that root, as well as bytes, sums and time."""
+    elements, rows = 1 << 20, Rows("Thakur et al. 2005")
     sent = "(n−1)·S on the root, else S", costs.naive_all_reduce
     time = "2(n−1)(α + βS)", costs.naive_all_reduce_time
     lesson.all_reduces(world, rows, "naive", naive, "all_reduce", elements, sent, time, lesson.groups_of(world))

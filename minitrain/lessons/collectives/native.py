@@ -21,10 +21,8 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     ledger = lesson.count(world, native.all_reduce, size)
     rows.add(f"native all_reduce {on}", "S", 4 * size, ledger.payload("all_reduce"))
     for verb in (native.reduce_scatter, native.all_gather):
-        what, ledger = (
-            f"native reduce_scatter or all_gather {on}, chunks padded to one size",
-            lesson.count(world, verb, size),
-        )
+        what = f"native reduce_scatter or all_gather {on}, chunks padded to one size"
+        ledger = lesson.count(world, verb, size)
         rows.add(what, "n · ⌈elements/n⌉ · 4 B", 4 * padded, ledger.payload(verb.__name__), case=verb.__name__)
     for where, group in lesson.groups_of(world).items():
         lesson.values(world, rows, "native", native, "all_reduce reduce_scatter all_gather", group, where)

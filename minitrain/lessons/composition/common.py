@@ -28,10 +28,10 @@ from minitrain.zero.full.flat_shards import FlatShard
 Tensors = dict[str, Tensor]
 
 
-def small_model(ranks: int, blocks: int = 1) -> Model:
-    """A GPT that can be cut over so many ranks along any axis, `blocks` for each; its vocabulary divides by none."""
+def small_model(ranks: int) -> Model:
+    """A GPT that can be cut over so many ranks along any axis; its vocabulary divides by none."""
     heads = max(2, ranks)
-    return Model(layers=max(2, blocks * ranks), hidden=4 * heads, heads=heads, positions=2 * heads, vocabulary=257)
+    return Model(layers=max(2, ranks), hidden=4 * heads, heads=heads, positions=2 * heads, vocabulary=257)
 
 
 def small_steps(ranks: int) -> Steps:
@@ -56,14 +56,7 @@ def plain_model(settings: Settings) -> nn.Module:
 
 
 class OneDevice(NamedTuple):
-    """What one device makes of a training.
-
-    Attributes:
-        reports: Of each step.
-        gradients: Of the first step, before clipping, by the parameter's name.
-        start: Weights before the first step.
-        weights: Weights after the last.
-    """
+    """Reports of each step, gradients of the first before clipping, weights before it and after the last, by name."""
 
     reports: list[Report]
     gradients: Tensors
@@ -72,13 +65,7 @@ class OneDevice(NamedTuple):
 
 
 def one_device(settings: Settings, count: int, device: torch.device | str = "cpu") -> OneDevice:
-    """Train in plain PyTorch: the whole model, the whole batch at once, torch's own optimizer and clipping.
-
-    Args:
-        settings: Its layout is not looked at.
-        count: Steps to take.
-        device: Where.
-    """
+    """Train in plain PyTorch: the whole model, the whole batch at once, torch's own optimizer and clipping."""
     steps, samples = settings.steps, samples_of(settings)
     model = plain_model(settings).to(device)
     matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False))
@@ -105,12 +92,8 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
 
 
 class Distance(NamedTuple):
-    """The largest absolute distances of this rank from one device.
-
-    Attributes:
-        reports: Of losses and norms, in any step.
-        gradients: Of the first step's gradients, in this rank's shards.
-        weights: Of the weights after the last step, in this rank's shards, and in what it holds whole.
+    """The largest distances of this rank from one device: of losses and norms in any step, of the first step's
+    gradients in its shards, and of the last weights in its shards and in what it holds whole.
     """
 
     reports: float
@@ -146,12 +129,9 @@ def beside(training: Training, one: OneDevice, losses: list[float] | None = None
 def shards(
     training: Training, wholes: Mapping[str, Tensor], pick: Callable[[FlatShard], Tensor | None]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What lies in this rank's shards of lines: name, this rank's elements, and the same elements of one device.
+    """What lies in this rank's shards of lines: name, this rank's elements, and the same of one device's `wholes`.
 
-    Args:
-        training: This rank's.
-        wholes: One device's tensors by name.
-        pick: What of a line: its master, its gradient, a state of the optimizer.
+    `pick` says what of a line: its master, its gradient, a state of the optimizer.
     """
     for line, names in training.gradients.lines():
         by_key = dict(zip(line.parameters, names, strict=True))

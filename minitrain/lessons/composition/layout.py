@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch.distributed import get_process_group_ranks as members
@@ -34,14 +33,10 @@ FIXED = {"tp": ("pp", "dp", "cp"), "cp": ("pp", "dp", "tp"), "dp": ("pp", "cp", 
 FIXED |= {"experts": ("pp", "cp", "tp", "replicas"), "replicas": ("pp", "cp", "tp", "experts")}
 
 
-def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and which ranks hold which element.
-
-    Args:
-        zero: Stage of ZeRO in those layouts.
-    """
+def demo(world: World) -> list[Claim]:
+    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element."""
     rows, pictured = Rows(), 0
-    for settings in every(world.size, zero):
+    for settings in every(world.size):
         training, layout, case = build(settings, world.device), settings.layout, label(settings)
         apart = "1 (tp), tp (cp), cp·tp (dp), dp·cp·tp (pp) apart"
         what = f"of a group's ranks those at another place of another axis, or not {apart}"
@@ -60,15 +55,15 @@ def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
     return rows.claims()
 
 
-def every(ranks: int, zero: Literal[0, 1]) -> Iterator[Settings]:
-    """A training for each layout that so many ranks allow, sequence-parallel where it can be; with cp; with experts."""
+def every(ranks: int) -> Iterator[Settings]:
+    """ZeRO-1 in each layout that so many ranks allow, sequence-parallel where it can be; with cp; with experts."""
     model, steps = small_model(ranks), small_steps(ranks)
     for layout in fitting(model, Layout(), steps, ranks):
-        yield Settings(model, replace(layout, zero=zero, sequence_parallel=layout.tp > 1), steps)
+        yield Settings(model, replace(layout, zero=1, sequence_parallel=layout.tp > 1), steps)
     if ranks > 1:
-        yield Settings(model, Layout(dp=ranks // 2, cp=2, zero=zero) if ranks % 2 == 0 else Layout(cp=ranks), steps)
+        yield Settings(model, Layout(dp=ranks // 2, cp=2, zero=1) if ranks % 2 == 0 else Layout(cp=ranks), steps)
     for ep in {ranks, ranks // 2} - {0, 1} if ranks % 2 == 0 else ():
-        yield Settings(replace(model, experts=ranks + 1), Layout(dp=ranks, ep=ep, zero=zero), steps)
+        yield Settings(replace(model, experts=ranks + 1), Layout(dp=ranks, ep=ep, zero=1), steps)
 
 
 def elsewhere(training: Training) -> int:

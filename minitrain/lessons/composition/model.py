@@ -15,16 +15,11 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import make_part
 
 
-def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
-    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made.
-
-    Args:
-        layers: Blocks of the GPT, at least as many as ranks.
-        hidden: Its width; rounded up to a multiple of the ranks.
-    """
+def demo(world: World) -> list[Claim]:
+    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made."""
     rows, heads = Rows(), max(2, world.size)
-    width = -(-hidden // heads) * heads
-    model = Model(layers=max(layers, world.size), hidden=width, heads=heads, positions=32, vocabulary=257)
+    width = -(-64 // heads) * heads
+    model = Model(layers=max(9, world.size), hidden=width, heads=heads, positions=32, vocabulary=257)
     steps, on_cpu = Steps(batch=world.size), world.device.type == "cpu"
     whole = dict(plain_model(Settings(model, steps=steps)).named_parameters())
     for layout in fitting(model, Layout(), steps, world.size):
@@ -53,5 +48,4 @@ def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
         what = "initial values that differ from one device's, in every layout"
         rows.equal(what, made, [each.detach() for each in right], source="derived: of name and seed alone", case=case)
         axes.close()
-    world.cost("bytes of the whole model", sum(parameter.nbytes for parameter in whole.values()), "B")
     return rows.claims()

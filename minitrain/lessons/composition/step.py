@@ -31,14 +31,10 @@ from minitrain.train import build, forward_backward
 STEPS, BOUND, NARAYANAN = 2, 1e-9, "Narayanan et al. 2021, §3.2"
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Trains a small GPT in every layout that the ranks allow; the table shows one device's losses and weights in each.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT in every layout of the ranks; the table shows one device's losses and weights in each."""
     rows, n = Rows(), world.size
-    dense = replace(lesson.small_model(n, blocks), dropout=0.1)
+    dense = replace(lesson.small_model(n), dropout=0.1)
     what = (
         f"losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's, in every layout"
     )
@@ -64,9 +60,8 @@ def demo(world: World, blocks: int = 1) -> list[Claim]:
         apart = lesson.distance(replace(settings, layout=layout), one, world.device).weights / change
         rows.add(what, "12Ku", bound, apart, "1", source, case=str(layout), how="compared", relation="<=")
     dropped = Settings(replace(settings.model, dropout=0.1), steps=steps)
-    with world.timed("a step in each layout, and one with recomputation"):
-        for layout in [*every, replace(every[-1], recompute="full")]:
-            sent_and_computed(rows, world, replace(dropped, layout=layout))
+    for layout in [*every, replace(every[-1], recompute="full")]:
+        sent_and_computed(rows, world, replace(dropped, layout=layout))
     return rows.claims()
 
 
@@ -100,10 +95,8 @@ def sent_and_computed(rows: Rows, world: World, settings: Settings) -> None:
     what = "operations of a step on this rank, in every layout, also with recomputation"
     formula, case = "m · of its layers, over tp, and what is computed again", lesson.label(settings)
     rows.add(what, formula, work, counter.get_total_flops(), "1", NARAYANAN, case=case)
-    what, formula = (
-        "payload of a step along pp on this rank, in every layout",
-        "m · b(s/tp)h·w for each boundary and way",
-    )
+    what = "payload of a step along pp on this rank, in every layout"
+    formula = "m · b(s/tp)h·w for each boundary and way"
     if layout.pp > 1:
         entries = [entry for entry in ledger.entries if entry.group == training.axes.pp.group_desc]
         sent = sum(entry.bytes for entry in entries if entry.operation != "receive")

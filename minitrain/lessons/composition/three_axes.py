@@ -25,15 +25,11 @@ STEPS, LR, BOUND, CLIP = 2, 3e-4, 1e-9, 0.5
 VOCABULARY, SEQ, MICROBATCHES = 61, 6, 2
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Trains a small GPT on every grid dp × pp × tp; the table shows one device's weights, and bytes along each axis.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT on every grid dp × pp × tp; the table shows one device's weights, and bytes along each axis."""
     rows, n = Rows("Narayanan et al. 2021, §3"), world.size
     samples, hidden = 2 * MICROBATCHES * n, 4 * n
-    config = GPTConfig(VOCABULARY, SEQ, blocks * n, hidden, heads=n, tied=False)
+    config = GPTConfig(VOCABULARY, SEQ, n, hidden, heads=n, tied=False)
     start = GPT(config, seed=0).to(world.device).double()
     tokens = torch.randint(VOCABULARY, (2, samples, SEQ), generator=torch.Generator().manual_seed(0))
     inputs, targets = tokens.to(world.device)
@@ -59,16 +55,13 @@ def demo(world: World, blocks: int = 1) -> list[Claim]:
         rows.add("bytes of weights on this rank", formula, 8 * weights, held, case=case)
         if n == 1:
             continue  # all axes are the same group there
-        d, p, t = (group.group_desc for group in (training.dp, training.pp, training.tp))
+        d, p = (group.group_desc for group in (training.dp, training.pp))
         what = "dp: bytes of all-reduces in a step, one for each parameter"
         rows.add(what, "those of weights", 8 * weights, ledger.payload("all_reduce", d), case=case)
         each = 8 * (samples // dp // MICROBATCHES) * SEQ * hidden
         sent = sum(entry.bytes for entry in ledger.entries if entry.operation == "send" and entry.group == p)
         what = f"pp: bytes sent to the stages before and after, {MICROBATCHES} micro-batches"
         rows.add(what, "m · 8bsh for each neighbor", neighbors * MICROBATCHES * each, sent, case=case)
-        what = "tp: all-reduces in a step, four per block, one per end, and one for the norm"
-        calls = MICROBATCHES * (4 * own + ends) + 1
-        rows.add(what, "m(4L + ends) + 1", calls, ledger.calls("all_reduce", t), "1", case=case)
     return rows.claims()
 
 

@@ -10,34 +10,31 @@ from minitrain.comm import SavedActivations, World
 from minitrain.context_parallel import all_gather, ulysses
 from minitrain.costs import context_parallel as costs
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.context_parallel import exchange
+from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.pictures import context_parallel as pictures
 from minitrain.lessons.rows import Rows
 
 RING = "Patarasuk & Yuan 2009"
 
 
-def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: int = 4) -> list[Claim]:
-    """Gathers keys and values; the table shows one device's results, bytes and memory, and whether Ulysses sends less.
-
-    Args:
-        heads: Query heads.
-        key_heads: Key heads, a divisor of the query heads and another number.
-        half: Half the tokens of a sequence on each rank.
-        head: Elements of a head.
-    """
+def demo(world: World) -> list[Claim]:
+    """Gathers keys and values; the table shows one device's results, bytes, memory, and whether Ulysses sends less."""
+    heads, half, head = 4, 2, 4  # half the tokens of a sequence on each rank
     rows, n = Rows(RING), world.size
-    sizes = costs.Attention(heads, key_heads, 2 * half * n, head, batch=2, item=8)
-    predicted, formula, straight = costs.gather(sizes, n).bytes, "(n−1)/n · (S_K + S_V)", list(range(sizes.seq))
-    for order, name in ((straight, "causal"), (zigzag(n, half), "not causal"), (zigzag(n, half), "document mask")):
-        whole, positions = exchange.Whole(world, sizes, order), torch.tensor(order, device=world.device)
-        visible, arguments = exchange.masks(sizes)[name]
-        case = f"{'in order' if order is straight else 'zigzag'}, {name}"
-        if "documents" in arguments:
-            arguments = {"documents": torch.tensor(arguments["documents"], device=world.device)[:, positions]}
-        given = None if order is straight else positions
-        found = exchange.run(whole, partial(all_gather.attention, positions=given, **arguments))
-        exchange.compare(rows, whole, found, visible, case)
+    sizes = costs.Attention(heads, 2, 2 * half * n, head, batch=2, item=8)
+    predicted, formula = costs.gather(sizes, n).bytes, "(n−1)/n · (S_K + S_V)"
+    tensors, straight = lesson.inputs(world, sizes), list(range(sizes.seq))
+    for case, order, options in (
+        ("in order, causal", straight, {}),
+        ("zigzag, not causal", zigzag(n, half), {"causal": False}),
+        ("zigzag, document mask", zigzag(n, half), {"documents": lesson.documents(world, sizes)}),
+    ):
+        positions, seen = torch.tensor(order, device=world.device), lesson.visible(world, sizes, **options)
+        if "documents" in options:
+            options = {"documents": options["documents"][:, positions]}
+        given, at = None if order is straight else positions, positions.chunk(n)[world.rank]
+        found = lesson.run(partial(all_gather.attention, positions=given, **options), tensors, at)
+        lesson.near(rows, lesson.NEAR, found, tensors, seen, at, case)
         what = "bytes sent by this rank, forward: an all-gather of K and one of V"
         rows.add(what, formula, predicted, found.forward.sent, case=case)
         what = "bytes sent by this rank, backward: a reduce-scatter of each gradient"
@@ -52,8 +49,7 @@ def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: 
         return rows.claims()
     # As many key heads as heads, since some attention cores would keep copies of shared ones instead.
     sizes = costs.Attention(heads, heads, (head + 1) * n, head, batch=2, item=8)
-    whole = exchange.Whole(world, sizes, list(range(sizes.seq)))
-    q, k, v, _ = (whole.own(each).requires_grad_() for each in whole.tensors())
+    q, k, v = (x.chunk(n, 2)[world.rank].clone().requires_grad_() for x in lesson.inputs(world, sizes)[:3])
     with SavedActivations() as saved:
         all_gather.attention(q, k, v)
     # Of all that is kept, only K and V have all tokens and the elements of a head.
@@ -63,8 +59,8 @@ def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: 
     # With n key heads they send as much as each other at (n−1)n query heads.
     for query_heads, groups in (((n - 1) * n, n), (n * n, n), (2 * n, 1)):
         sizes = costs.Attention(query_heads, groups, 2 * n, head, item=8)
-        whole = exchange.Whole(world, sizes, list(range(sizes.seq)))
-        gathers, swaps = (exchange.run(whole, form) for form in (all_gather.attention, ulysses.attention))
+        tensors, at = lesson.inputs(world, sizes), torch.arange(2 * n).chunk(n)[world.rank]
+        gathers, swaps = (lesson.run(form, tensors, at) for form in (all_gather.attention, ulysses.attention))
         sent = [run.forward.sent + run.backward.sent for run in (gathers, swaps)]
         predicted, case = costs.gather_over_ulysses(query_heads, groups, n), f"{query_heads} heads, {groups} key heads"
         rows.add(what, formula, predicted, sent[0] / sent[1], "1", "derived", case=case)

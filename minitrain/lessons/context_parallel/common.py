@@ -1,8 +1,7 @@
-"""What the lessons of this chapter share: inputs, one device's results, the bound between them, and watched blocks."""
+"""What the lessons of this chapter share: inputs, one device's results next to a rank's, and watched blocks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,50 +9,22 @@ from typing import NamedTuple
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from minitrain.comm import Ledger, SavedActivations, VirtualClock, World
 from minitrain.context_parallel import online_softmax
 from minitrain.costs import context_parallel as costs
 from minitrain.costs.communication import Traffic
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 LIU = 'Liu et al. 2023, "Ring Attention with Blockwise Transformers", §3'
-DAO = 'Dao 2023, "FlashAttention-2", §3.1'
-
-
-class Sizes(NamedTuple):
-    """Sizes of Q, K and V.
-
-    Attributes:
-        batch: Sequences.
-        heads: Heads.
-        seq: Tokens of the whole sequence.
-        d: Elements of a head.
-    """
-
-    batch: int
-    heads: int
-    seq: int
-    d: int
-
-    @property
-    def width(self) -> int:
-        """Elements per token in each of Q, K and V."""
-        return self.batch * self.heads * self.d
+NEAR = "output, dQ, dK, dV: distance from one device's"
 
 
 class Results(NamedTuple):
-    """What one forward and backward gave, and what it cost this rank.
-
-    Attributes:
-        tensors: The output, and the gradients of Q, K and V.
-        forward: What forward sent.
-        backward: What backward sent.
-        kept: Bytes kept for backward.
-    """
+    """Output and gradients of Q, K and V; what forward and backward sent; and bytes kept in between."""
 
     tensors: list[Tensor]
     forward: Ledger
@@ -61,12 +32,13 @@ class Results(NamedTuple):
     kept: int
 
 
-def inputs(world: World, sizes: Sizes, largest: float = 1.0) -> list[Tensor]:
+def inputs(world: World, sizes: costs.Attention, largest: float = 1.0) -> list[Tensor]:
     """Q, K, V and the gradient of the output, of the whole sequence: within ±1 (Q: ±largest), the same on all ranks."""
-    shape = (4, sizes.batch, sizes.heads, sizes.seq, sizes.d)
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, g = (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1).to(world.device)
-    return [largest * q, k, v, g]
+    generator, each = torch.Generator().manual_seed(0), (sizes.heads, sizes.key_heads, sizes.key_heads, sizes.heads)
+    shapes = [(sizes.batch, heads, sizes.seq, sizes.head) for heads in each]
+    drawn = [2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1 for shape in shapes]
+    q, *others = (tensor.to(world.device) for tensor in drawn)
+    return [largest * q, *others]
 
 
 def run(attend: Attend, tensors: list[Tensor], at: Tensor | None = None) -> Results:
@@ -80,47 +52,26 @@ def run(attend: Attend, tensors: list[Tensor], at: Tensor | None = None) -> Resu
     return Results([output.detach(), *(x.grad for x in leaves if x.grad is not None)], forward, backward, saved.bytes)
 
 
-def off(found: list[Tensor], tensors: list[Tensor], causal: bool, sizes: Sizes, at: Tensor | None = None) -> float:
-    """The largest distance from torch's attention on one device, each in the largest value that it could have.
-
-    These values are, with inputs within ±1: for the output 1, for dQ 2√d, for dK s · 2√d, for dV s (see `bound`). Not a
-    number if any element is none.
-    """
-    expected = run(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), tensors).tensors
-    root = math.sqrt(sizes.d)
-    q_size = float(tensors[0].abs().max().clamp(min=1))
-    largest = (1.0, 2 * root, 2 * root * sizes.seq * q_size, float(sizes.seq))
-    gaps = []
-    for ours, theirs, size in zip(found, expected, largest, strict=True):
-        theirs = theirs if at is None else theirs[:, :, at.to(theirs.device)]
-        gaps.append((ours - theirs).abs().max() / size)
-    return float(torch.stack(gaps).max())  # torch's maximum, unlike Python's, keeps what is not a number
+def documents(world: World, sizes: costs.Attention) -> Tensor:
+    """The number of each token's document, [batch, seq]: up to three per sequence, which begin within ranks."""
+    tokens = torch.arange(sizes.seq, device=world.device) + torch.arange(sizes.batch, device=world.device)[:, None]
+    return tokens // (2 * sizes.seq // 5 + 1)
 
 
-def bound(sizes: Sizes, blocks: int, largest: float = 1.0) -> float:
-    """How far two ways of computing attention may differ in float64, u = 2⁻⁵³, in the largest value possible: 16R.
-
-    With K, V and the output's gradient within ±1, and Q within ±q, scores are within ±X, X = q√d.
-
-    - A score is a sum of d terms, divided: it errs by (d+2)u·X. The weight exp(x − m) errs by twice that, by 2Xu of
-      the difference, and by 2u of its own: relatively less than (2d+6)(X+1)u.
-    - Each of B blocks multiplies the sums by exp(m − m′), with a relative error of (2X+4)u, and a sum of s terms adds
-      s·u. So the two sums err relatively by R = ((2d+6)(X+1) + s + B(2X+4))u at most, and the output by 2R and less.
-    - In backward exp(x − logsum) errs by 2R, dP and do · o by 2R each, in d, their largest value. dX = P(dP − do · o)
-      errs by 6R and less, in 2d/√d · P, and a sum of it over s tokens by one R more. So 8R for each gradient: dQ in
-      Σₖ Pₖ 2√d = 2√d, dK in s · 2√d · q, dV in s.
-
-    One device errs by no more, so that the two are within 16R.
-    """
-    x = largest * math.sqrt(sizes.d)
-    rounding = (2 * sizes.d + 6) * (x + 1) + sizes.seq + blocks * (2 * x + 4)
-    return 16 * rounding * 2.0**-53
+def visible(world: World, sizes: costs.Attention, causal: bool = True, documents: Tensor | None = None) -> Tensor:
+    """Which keys each query sees, [batch or 1, 1, seq, seq]."""
+    seen = torch.ones(1, 1, sizes.seq, sizes.seq, dtype=torch.bool, device=world.device)
+    seen = seen.tril() if causal else seen
+    return seen if documents is None else seen & (documents[:, None, :, None] == documents[:, None, None, :])
 
 
-def near(rows: Rows, what: str, found: float, sizes: Sizes, blocks: int, case: str, largest: float = 1.0) -> None:
-    """Claim that a distance (`off`) is within the bound."""
-    most, formula = bound(sizes, blocks, largest), "16R, R = ((2d+6)(X+1) + s + B(2X+4))u"
-    rows.add(what, formula, most, found, "1", "derived", case=case, how="compared", relation="<=")
+def near(
+    rows: Rows, what: str, found: Results, tensors: list[Tensor], seen: Tensor, at: Tensor | None, case: str
+) -> None:
+    """Claim that output and gradients are those of torch's attention on one device, at this rank's positions."""
+    expected = run(partial(scaled_dot_product_attention, attn_mask=seen, enable_gqa=True), tensors).tensors
+    own = [x if at is None else x[:, :, at.to(x.device)] for x in expected]
+    rows.near(what, found.tensors, own, 1e-12, "10⁻¹²", ROUNDING, case)
 
 
 def compare(
@@ -129,10 +80,9 @@ def compare(
     attend: Callable[..., Tensor],
     held: Callable[[int], Tensor],
     traffic: Callable[..., Traffic],
-    cases: list[tuple[Sizes, dict[str, bool]]],
-    per_rank: int = 1,
+    cases: list[tuple[costs.Attention, dict[str, bool]]],
 ) -> None:
-    """Claim that outputs and gradients are one device's, and what is sent for them.
+    """Claim of a form with the options of each case that outputs and gradients are one device's, and what is sent.
 
     Args:
         world: This rank.
@@ -141,15 +91,14 @@ def compare(
         held: The positions of this rank's tokens, of so many.
         traffic: The formula for forward.
         cases: Sizes, and options of the form.
-        per_rank: Blocks of keys that a rank holds.
     """
     for sizes, options in cases:
         tensors, at, case = inputs(world, sizes), held(sizes.seq), f"{sizes.seq} tokens {options or ''}"
         found = run(partial(attend, seq=sizes.seq, **options), tensors, at)
-        apart = off(found.tensors, tensors, options.get("causal", True), sizes, at)
-        near(rows, "output, dQ, dK, dV: distance from one device's", apart, sizes, per_rank * world.size, case)
-        forward = traffic(sizes.seq, sizes.width, world.size, world.rank, 8)
-        backward = forward + costs.gradients_home(sizes.seq, sizes.width, world.size, 8)
+        near(rows, NEAR, found, tensors, visible(world, sizes, **options), at, case)
+        width = sizes.batch * sizes.key_heads * sizes.head
+        forward = traffic(sizes.seq, width, world.size, world.rank, 8)
+        backward = forward + costs.gradients_home(sizes.seq, width, world.size, 8)
         what, formula = "bytes sent by this rank, forward", "S_K + S_V − those of the next rank"
         rows.add(what, formula, forward.bytes, found.forward.sent, "B", LIU, case=case)
         what, formula = "bytes sent by this rank, backward", "forward + S_dK + S_dV"
@@ -157,15 +106,7 @@ def compare(
 
 
 class Block(NamedTuple):
-    """Scores that were computed at once.
-
-    Attributes:
-        queries: First and last position of the queries.
-        keys: First and last position of the keys.
-        shape: Numbers of queries and keys.
-        start: Virtual time at which it began; 0 without a clock.
-        end: Virtual time at which it ended.
-    """
+    """Scores computed at once: first and last position of queries and of keys, their numbers, and virtual times."""
 
     queries: tuple[int, int]
     keys: tuple[int, int]

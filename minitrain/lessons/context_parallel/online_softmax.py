@@ -11,18 +11,15 @@ from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.rows import Rows
 
+DAO = 'Dao 2023, "FlashAttention-2", §3.1'
 HUGE = 1e4  # exp of it overflows in any format
 
 
-def demo(world: World, seq: int = 29, heads: int = 2) -> list[Claim]:
-    """Computes attention block by block; compares with torch's on one device, and counts scores and bytes kept.
-
-    Args:
-        seq: Tokens of the sequence.
-        heads: Attention heads, of 5 elements.
-    """
-    rows, sizes = Rows(), lesson.Sizes(2, heads, seq, 5)
-    bytes_kept = costs.ring_kept(seq, sizes.width, sizes.d, 8)
+def demo(world: World) -> list[Claim]:
+    """Computes attention block by block; compares with torch's on one device, and counts scores and bytes kept."""
+    rows, seq, d = Rows(), 29, 5
+    sizes = costs.Attention(2, 2, seq, d, batch=2)
+    bytes_kept = costs.ring_kept(seq, 2 * 2 * d, d, 8)
     for block, causal, size in ((4, True, 1.0), (1, False, 1.0), (4, True, HUGE), (seq, False, HUGE)):
         tensors = lesson.inputs(world, sizes, size)
         with lesson.watched() as blocks:
@@ -30,16 +27,13 @@ def demo(world: World, seq: int = 29, heads: int = 2) -> list[Claim]:
         case = f"blocks of {block}, {'causal' if causal else 'no mask'}, queries to ±{size:g}"
         if size == HUGE:
             without = sum(int((~x.isfinite()).sum()) for x in found.tensors)
-            source = "Milakov & Gimelshein 2018, §2"
-            rows.add(
-                "elements that are not finite, scores to ±10⁴√5", "0: weights ≤ 1", 0, without, "1", source, case=case
-            )
+            what, source = "elements that are not finite, scores to ±10⁴√5", "Milakov & Gimelshein 2018, §2"
+            rows.add(what, "0: weights ≤ 1", 0, without, "1", source, case=case)
         else:
-            what = "output, dQ, dK, dV: distance from one device's, scores to ±√5"
-            distance = lesson.off(found.tensors, tensors, causal, sizes)
-            lesson.near(rows, what, distance, sizes, -(-seq // block), case)
+            seen = lesson.visible(world, sizes, causal)
+            lesson.near(rows, f"{lesson.NEAR}, scores to ±√5", found, tensors, seen, None, case)
         what = "bytes kept for backward, no scores among them"
-        rows.add(what, "8 · (4abd + ab) · s", bytes_kept, found.kept, "B", lesson.DAO, case=case)
+        rows.add(what, "8 · (4abd + ab) · s", bytes_kept, found.kept, "B", DAO, case=case)
         what, most = "scores of each sequence and head at once", max(each.scores for each in blocks)
         rows.add(what, "s · block", seq * min(block, seq), most, "1", "Rabe & Staats 2021", case=case)
     return rows.claims()

@@ -18,15 +18,10 @@ BETA = 2.0**-20  # powers of two, so that virtual seconds are added exactly
 SCORE = 10 * 2.0**-20
 
 
-def demo(world: World, seq: int = 26, heads: int = 2) -> list[Claim]:
-    """Passes keys and values around the ring; compares results with one device's, and counts bytes, work and time.
-
-    Args:
-        seq: Tokens of the whole sequence; they need not divide by the ranks.
-        heads: Attention heads, of 5 elements.
-    """
-    rows, n, rank = Rows(), world.size, world.rank
-    odd, even = (lesson.Sizes(2, heads, tokens, 5) for tokens in (seq, seq // n * n))
+def demo(world: World) -> list[Claim]:
+    """Passes keys and values around the ring; compares results with one device's, and counts bytes, work and time."""
+    rows, n, rank, seq = Rows(), world.size, world.rank, 26  # tokens, which 3 and 4 ranks do not divide
+    odd, even = (costs.Attention(2, 2, tokens, 5, batch=2) for tokens in (seq, seq // n * n))
     both = dict.fromkeys((odd, even))  # the same on ranks that divide the tokens
     cases = [(odd, {"causal": False}), *((sizes, {"causal": True}) for sizes in both)]
 
@@ -52,7 +47,7 @@ def demo(world: World, seq: int = 26, heads: int = 2) -> list[Claim]:
 
 def virtual_time(world: World, chunk: int) -> float:
     """The virtual seconds of forward without a mask, until the last rank is done, with `chunk` tokens on each rank."""
-    sizes = lesson.Sizes(1, 1, chunk * world.size, 4)
+    sizes = costs.Attention(1, 1, chunk * world.size, 4)
     q, k, v, _ = (x[:, :, positions(sizes.seq, world.size)[world.rank]] for x in lesson.inputs(world, sizes))
     with torch.no_grad(), VirtualClock(beta=BETA) as clock, lesson.watched(clock, SCORE):
         ring_attention(q, k, v, sizes.seq, causal=False)

@@ -20,20 +20,15 @@ LLAMA = 'Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2'
 Blocks = list[list[lesson.Block]]  # of each rank
 
 
-def demo(world: World, seq: int = 27, heads: int = 2) -> list[Claim]:
-    """Gives each rank an early and a late chunk; compares with one device, and counts work and time on all ranks.
-
-    Args:
-        seq: Tokens of the whole sequence, at least two for each rank; they need not divide.
-        heads: Attention heads, of 5 elements.
-    """
-    rows, n, rank = Rows(), world.size, world.rank
-    odd, even = (lesson.Sizes(2, heads, tokens, 5) for tokens in (seq, seq // (2 * n) * 2 * n))
+def demo(world: World) -> list[Claim]:
+    """Gives each rank an early and a late chunk; compares with one device, and counts work and time on all ranks."""
+    rows, n, rank, seq = Rows(), world.size, world.rank, 27  # tokens, which no even number of chunks divides
+    odd, even = (costs.Attention(2, 2, tokens, 5, batch=2) for tokens in (seq, seq // (2 * n) * 2 * n))
 
     def own(tokens: int) -> torch.Tensor:
         return torch.cat(held(tokens, n)[rank])
 
-    lesson.compare(world, rows, zigzag_attention, own, costs.zigzag_forward, [(odd, {}), (even, {})], 2)
+    lesson.compare(world, rows, zigzag_attention, own, costs.zigzag_forward, [(odd, {}), (even, {})])
     for sizes in (odd, even):
         with lesson.watched() as blocks:
             lesson.run(partial(zigzag_attention, seq=sizes.seq), lesson.inputs(world, sizes), own(sizes.seq))
@@ -58,7 +53,7 @@ def timed(world: World) -> tuple[dict[str, Blocks], dict[str, float]]:
     The unit is the time of a block of (s/n)² scores. Blocks on the diagonal take half their time, see `watched`.
     """
     n, seq = world.size, 4 * world.size
-    sizes, drawn, ends = lesson.Sizes(1, 1, seq, 4), {}, {}
+    sizes, drawn, ends = costs.Attention(1, 1, seq, 4), {}, {}
     forms = (
         ("contiguous", ring_attention, positions(seq, n)[world.rank]),
         ("zigzag", zigzag_attention, torch.cat(held(seq, n)[world.rank])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,10 +21,13 @@ SEQ = 16
 BUCKET = 32 * 1024  # bytes
 
 
-def small_gpt(world: World, seed: int, layers: int, hidden: int) -> GPT:
-    """A GPT whose gradients have the same bits each time; fused attention on a GPU adds in any order."""
+def small_gpt(world: World, seed: int | None = None, layers: int = 2, hidden: int = 32) -> GPT:
+    """A GPT whose gradients have the same bits each time; fused attention on a GPU adds in any order.
+
+    Without a seed every rank draws other weights; rank 0's are what all start from.
+    """
     config = GPTConfig(vocabulary=61, positions=SEQ, layers=layers, hidden=hidden, heads=2, attention="plain")
-    return GPT(config, seed=seed).to(world.device)
+    return GPT(config, seed=world.rank if seed is None else seed).to(world.device)
 
 
 def tokens(world: World, rank: int, step: int = 0, samples: int = 2) -> tuple[Tensor, Tensor]:
@@ -65,14 +67,7 @@ def gradients(module: nn.Module) -> Tensor:
 
 
 def mean_of_parts(world: World, rows: Rows, model: Any, reference: nn.Module) -> None:
-    """Claim that each gradient is the mean of the gradients that one device computes from each rank's part.
-
-    Args:
-        world: This rank.
-        rows: Where the claim goes.
-        model: A rung with the weights of `reference`.
-        reference: The same GPT on one device.
-    """
+    """Claim that each gradient is the mean of those of `reference`, the same GPT on one device, of each rank's part."""
     parts = []
     for rank in range(world.size):
         reference.zero_grad()
@@ -102,26 +97,16 @@ def near_mean(rows: Rows, what: str, found: Tensor, parts: Tensor, whole: Tensor
     rows.near(what, error, torch.zeros_like(error), bound, formula, "Higham 2002, §4.2", case)
 
 
-def same_weights(
-    world: World, rows: Rows, small: Any, full: Any, gpt: Callable[[], nn.Module], megabytes: float = 0.0
-) -> None:
+def same_weights(world: World, rows: Rows, small: Any, full: Any, megabytes: float = 0.0) -> None:
     """Claim that five steps of the small form give the weights of the full one, and of torch's DDP.
 
     All multiply by 1/n and all-reduce. On two ranks a sum is the same in either order; with more, the order depends on
-    where in a bucket an element lies, and the full form's buckets carry flags, too.
-
-    Args:
-        world: This rank.
-        rows: Where the claim goes.
-        small: The rung in its small form.
-        full: In its full form.
-        gpt: Makes the module.
-        megabytes: Of a bucket, if there are any.
+    where in a bucket an element lies, and the full form's buckets carry flags, too. `megabytes`: of a bucket.
     """
     pair, size = neighbors(world), [megabytes] if megabytes else []
-    ddp = DistributedDataParallel(gpt(), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
+    ddp = DistributedDataParallel(small_gpt(world), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
     found = []
-    for model in (small(gpt(), pair, *size), full(gpt(), pair, *size), ddp):
+    for model in (small(small_gpt(world), pair, *size), full(small_gpt(world), pair, *size), ddp):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for number in range(5):
             optimizer.zero_grad()

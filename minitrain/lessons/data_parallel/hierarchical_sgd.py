@@ -15,13 +15,9 @@ from minitrain.lessons.rows import Rows
 STEPS = 64  # as in `local_sgd`
 
 
-def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
-    """Averages gradients within nodes and parameters across them; the table shows bytes on each kind of link.
-
-    Args:
-        every: H, the steps between two averages across nodes.
-        steps: T, in which what is sent is counted.
-    """
+def demo(world: World) -> list[Claim]:
+    """Averages gradients within nodes and parameters across them; the table shows bytes on each kind of link."""
+    every, steps = 4, 24  # H, T
     rows, n = Rows("Lin et al. 2020, appendix D"), world.size
     first = next((d for d in range(2, n + 1) if n % d == 0), 1)
     right = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), 20)
@@ -36,7 +32,7 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
         end, place = lesson.train(make(world, mesh, every), STEPS), lesson.settled(ranks, every).to(world.device)
         lesson.close(rows, what, "Σ(1−q)c / Σ(1−q) over nodes", end, place, 2 * lesson.rounding(STEPS, n), where)
 
-        with Ledger() as ledger, world.timed(f"{steps} steps on {where}"):
+        with Ledger() as ledger:
             lesson.train(make(world, mesh, every), steps)
         within, across = (mesh.get_group(axis).group_desc for axis in ("local", "node"))
         size, padded = 8 * lesson.ELEMENTS, 8 * -(-lesson.ELEMENTS // local) * local

@@ -21,15 +21,12 @@ PERIODS = (1, 2, 4, 16)  # each divides STEPS
 STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
 
 
-def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle.
 
     The picture: the distance from the optimum over the steps, for several H.
-
-    Args:
-        every: H.
-        steps: T, in which what is sent is counted.
     """
+    every, steps = 4, 24  # H, T
     rows, most = Rows("Stich 2019, algorithm 1"), lesson.rounding(STEPS, world.size)
 
     def model(every: int) -> LocalSGD:
@@ -40,8 +37,7 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
     what = "H = 1: largest difference from data parallelism after 20 steps of SGD"
     lesson.close(rows, what, "mean of θ − αgᵣ = θ − αḡ", found, right, lesson.rounding(20, world.size))
 
-    with world.timed(f"{STEPS} steps of data parallelism"):
-        optimum = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), STEPS)
+    optimum = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), STEPS)
     paths: dict[int, list[Tensor]] = {each: [] for each in PERIODS}
     for each in reversed(PERIODS):  # the farthest first, since a table shows the first case
         end = lesson.train(model(each), STEPS, paths[each])
@@ -50,17 +46,8 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
         lesson.close(rows, what, "Σ(1−qᵣ)cᵣ / Σ(1−qᵣ)", end, theory, most, f"H = {each}")
         gap = apart(theory, lesson.best(world.size).to(world.device))
         what = "distance of these parameters from the optimum, which data parallelism finds, H = 16, 4, 2, 1"
-        rows.add(
-            what,
-            "|θ_H − θ*|",
-            gap,
-            apart(end, optimum),
-            "1",
-            "derived",
-            case=f"H = {each}",
-            how="compared",
-            absolute=2 * most,
-        )
+        more = {"case": f"H = {each}", "how": "compared", "absolute": 2 * most}
+        rows.add(what, "|θ_H − θ*|", gap, apart(end, optimum), "1", "derived", **more)
     world.figure(lambda: pictures.distances({each: [apart(p, optimum) for p in path] for each, path in paths.items()}))
 
     for each in (every, every + 1, steps + 1):  # a period that steps do not divide sends nothing at the end

@@ -9,31 +9,18 @@ from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import common as lesson
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT
 
 
-def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
-    """All-reduces every gradient of a small GPT; the table shows calls, bytes, and equality with one device.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
-
-    def gpt(seed: int = world.rank) -> GPT:
-        """Every rank draws other weights; rank 0's are what all start from."""
-        return lesson.small_gpt(world, seed, layers, hidden)
-
-    rows, model = Rows(f"{lesson.PAPER}, §3.2.1"), NaiveDataParallel(gpt())
+def demo(world: World) -> list[Claim]:
+    """All-reduces every gradient of a small GPT; the table shows calls, bytes, and equality with one device."""
+    rows, model = Rows(f"{lesson.PAPER}, §3.2.1"), NaiveDataParallel(lesson.small_gpt(world))
     ledger = lesson.counted(world, model)
     calls = ledger.calls("all_reduce")
     rows.add("small form: all-reduces in a step", "P, one for each parameter", len(lesson.sizes(model)), calls, "1")
-    wide = NaiveDataParallel(gpt().double())
+    wide = NaiveDataParallel(lesson.small_gpt(world).double())
     for name, each, sent in (("float32", model, ledger), ("float64", wide, lesson.counted(world, wide))):
         what, size = "small form: payload of a step's all-reduces, gradients of S bytes", lesson.sizes(each)
         rows.add(what, "S", costs.gradient_bytes(size), sent.payload("all_reduce"), "B", lesson.PAPER, case=name)
-    lesson.mean_of_parts(world, rows, model, gpt(0))
-    lesson.same_weights(world, rows, NaiveDataParallel, full.NaiveDataParallel, gpt)
-    with world.timed("a step of forward, backward and synchronize"):
-        lesson.step(world, model)
+    lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
+    lesson.same_weights(world, rows, NaiveDataParallel, full.NaiveDataParallel)
     return rows.claims()

@@ -32,24 +32,14 @@ FORWARD = 0.25  # virtual seconds of a layer
 AFTER = "after backward", "F + Σbₖ + Σcₖ", f"{lesson.PAPER}, §3.2"
 DURING = "during backward", "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)", "Johnson 1954, §2"
 
+# A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward.
 Way = tuple[type[Replica], int, Sequence[int], float]
-"""A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward."""
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
-    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
-
-    def gpt(seed: int = world.rank) -> nn.Module:
-        """Every rank draws other weights; rank 0's are what all start from."""
-        return lesson.small_gpt(world, seed, layers, hidden)
-
+def demo(world: World) -> list[Claim]:
+    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP."""
     limit, rows = lesson.BUCKET / 2**20, Rows(f"{lesson.PAPER}, §3.2.3")
-    ledger, started, module = Ledger(), [], gpt()
+    ledger, started, module = Ledger(), [], lesson.small_gpt(world)
     for parameter in module.parameters():  # before the module is wrapped: the bucket has not left yet
         parameter.register_post_accumulate_grad_hook(lambda _: started.append(ledger.calls("all_reduce")))
     model = Small(module, None, limit)
@@ -61,9 +51,8 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     # The last gradient is that of the token embedding, which lies in the last bucket.
     what = "small form: all-reduces that have started before the last gradient has arrived"
     rows.add(what, "B − 1", sent - 1, started[-1], "1")
-    lesson.mean_of_parts(world, rows, model, gpt(0))
-
-    lesson.same_weights(world, rows, Small, DataParallel, gpt, limit)
+    lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
+    lesson.same_weights(world, rows, Small, DataParallel, limit)
 
     # And a large bucket in the middle: the network waits before it and is busy after it.
     ways = {
@@ -81,8 +70,6 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
     spans = pictures.one_below_the_other({name: clocks[name].timeline.spans for name in four_ways(world)})
     world.figure(lambda: pictures.steps(spans))
-    with world.timed("a step of forward, backward and synchronize"):
-        lesson.step(world, model)
     return rows.claims()
 
 

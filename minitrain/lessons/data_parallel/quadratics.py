@@ -47,13 +47,7 @@ def flat(module: nn.Module) -> Tensor:
 
 
 def train(model: Any, steps: int, path: list[Tensor] | None = None) -> Tensor:
-    """Take steps of SGD, each followed by what `model` does then; returns all parameters.
-
-    Args:
-        model: One of this chapter's rungs, around a `Quadratic`, or a form that averages after steps.
-        steps: How many.
-        path: Gets the parameters after each step.
-    """
+    """Take steps of SGD, each followed by what `model` does then; returns all parameters. `path` gets each step's."""
     optimizer = torch.optim.SGD(model.parameters(), LR)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -12,15 +12,10 @@ from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 
 
-def demo(world: World, rows: int = 3, width: int = 5) -> list[Claim]:
-    """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost.
-
-    Args:
-        rows: The most rows that a rank has for another.
-        width: float32 numbers (4 bytes each) in a row.
-    """
-    claimed, n, rank = Rows("Lepikhin et al. 2020, §3.3.1"), world.size, world.rank
-    table = [[(source + 2 * to) % (rows + 1) for to in range(n)] for source in range(n)]  # rows of each for each
+def demo(world: World) -> list[Claim]:
+    """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost."""
+    rows, n, rank, width = Rows("Lepikhin et al. 2020, §3.3.1"), world.size, world.rank, 5
+    table = [[(source + 2 * to) % 4 for to in range(n)] for source in range(n)]  # how many rows of each for each
     sends, receives = table[rank], [row[rank] for row in table]
     x = 100.0 * rank + torch.arange(sum(sends) * width, device=world.device).view(-1, width)
     x.requires_grad_()
@@ -32,8 +27,8 @@ def demo(world: World, rows: int = 3, width: int = 5) -> list[Claim]:
     theirs = all_to_all(x.detach(), sends, receives, carrier=native)
     there, back, *_ = costs.all_to_all(table, rank, width)
     what = "all-to-all, {}: bytes sent by this rank"
-    claimed.add(what.format("forward"), "rows for others · h · w", there.bytes, forward.sent)
-    claimed.add(what.format("backward"), "rows from others · h · w", back.bytes, backward.sent)
+    rows.add(what.format("forward"), "rows for others · h · w", there.bytes, forward.sent)
+    rows.add(what.format("backward"), "rows from others · h · w", back.bytes, backward.sent)
     what = "elements that differ: there and back as gradients, and from torch's all_to_all_single"
-    claimed.equal(what, [x.grad, y.detach()], [x.detach(), theirs])
-    return claimed.claims()
+    rows.equal(what, [x.grad, y.detach()], [x.detach(), theirs])
+    return rows.claims()

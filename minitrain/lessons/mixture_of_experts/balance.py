@@ -47,13 +47,9 @@ def batches(steps: int) -> list[Tensor]:
 
 
 def busiest_over_mean(name: str, steps: int = 300) -> list[float]:
-    """Train with one router; returns, for each step, the largest load of an expert over the mean load.
+    """Train with one of `ROUTERS` by Adam; returns, for each step, the largest load of an expert over the mean load.
 
     The process group must exist, of one rank at least; all of its ranks train on the same tokens.
-
-    Args:
-        name: One of `ROUTERS`.
-        steps: Steps of Adam.
     """
     torch.manual_seed(0)  # all routers begin with the same experts and the same W_g
     router = nn.Linear(HIDDEN, EXPERTS, bias=False)

@@ -18,18 +18,10 @@ from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import bias_balanced
 
 
-def demo(world: World, experts: int = 8, choices: int = 3, tokens: int = 120, gap: float = 1 / 256) -> list[Claim]:
-    """Routes with a bias and changes it; the table shows gates, loads, bytes, and steps until experts are balanced.
-
-    Args:
-        experts: Number of experts, for the gates and the loads.
-        choices: Experts of a token.
-        tokens: Tokens on all ranks in the case solved by hand.
-        gap: How much more each of its tokens likes expert 0 than the one before.
-    """
-    if tokens % 2 or not 0 < gap * tokens < 0.5:
-        raise ValueError(f"tokens={tokens} must be even and gap={gap} below 1/(2 · tokens), since scores are below 1")
-    rows = Rows("Wang et al. 2024, algorithm 1")
+def demo(world: World) -> list[Claim]:
+    """Routes with a bias and changes it; the table shows gates, loads, bytes, and steps until experts are balanced."""
+    rows, experts, choices = Rows("Wang et al. 2024, algorithm 1"), 8, 3
+    tokens, gap = 120, 1 / 256  # T and δ of the case solved by hand, δT below ½, since scores are below 1
     bias = torch.linspace(-1, 1, experts, dtype=torch.float64, device=world.device)
     x = lesson.random_scores(world, 32 + world.rank, experts)
     x[:, 0] += 2  # most tokens prefer expert 0; the biases let them choose others
@@ -58,12 +50,9 @@ def demo(world: World, experts: int = 8, choices: int = 3, tokens: int = 120, ga
         what = "steps until an expert that all tokens prefer has no more than half; three speeds"
         rows.add(what, "⌈(T/2 − ½) δ / 2u⌉", predicted, first, "steps", "derived", case=case, how="compared")
         busier = max(max(load, tokens - load) for load in loads[predicted:])
-        what, most = (
-            "most tokens of an expert from then on; three speeds",
-            tokens // 2 + costs.bias_overshoot(gap, speed),
-        )
-        more = {"case": case, "how": "compared", "relation": "<="}
-        rows.add(what, "T/2 + 2u/δ − 1", most, busier, "tokens", "derived", **more)
+        what = "most tokens of an expert from then on; three speeds"
+        most = tokens // 2 + costs.bias_overshoot(gap, speed)
+        rows.add(what, "T/2 + 2u/δ − 1", most, busier, "tokens", "derived", case=case, how="compared", relation="<=")
     return rows.claims()
 
 

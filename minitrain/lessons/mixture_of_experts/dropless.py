@@ -16,13 +16,9 @@ from minitrain.mixture_of_experts import dropless, switch
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
 
 
-def demo(world: World, tokens: int = 60) -> list[Claim]:
-    """Computes experts with rows sorted by expert; the table shows what it equals, and that nothing is dropped.
-
-    Args:
-        tokens: Tokens of this rank.
-    """
-    rows, generator = Rows("Gale et al. 2022, §3"), torch.Generator().manual_seed(world.rank)
+def demo(world: World) -> list[Claim]:
+    """Computes experts with rows sorted by expert; the table shows what it equals, and that nothing is dropped."""
+    rows, generator, tokens = Rows("Gale et al. 2022, §3"), torch.Generator().manual_seed(world.rank), 60
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(world.device)
@@ -32,9 +28,7 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
     scores[:, 0] += 2
     scores[:, -1] = -float("inf")  # the last expert is chosen by no token, the first by most
     gates, chosen = scores.softmax(-1).topk(CHOICES, -1)
-
     one = torch.eye(EXPERTS, dtype=torch.float64, device=world.device)
-
     both = []
     for form in (dropless.compute, loop):
         wanted = [each.clone().requires_grad_() for each in (x, gates, up, down)]
@@ -48,10 +42,8 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
     even = torch.full((EXPERTS,), tokens // EXPERTS, device=world.device)
     for case, loads in (("even loads", even), ("all rows to one expert", tokens * one[-1].long())):
         what = "a grouped product in float32: its error over its bound, even loads and all rows to one expert"
-        worst, more = error_over_bound(x.float(), up.float(), loads), {"how": "compared", "relation": "<="}
-        rows.add(
-            what, "1, the bound: hε/(1−hε) · Σ|x||w|, ε = 2⁻²⁴", 1, worst, "1", "Higham 2002, §3.1", case=case, **more
-        )
+        worst, formula = error_over_bound(x.float(), up.float(), loads), "1, the bound: hε/(1−hε) · Σ|x||w|, ε = 2⁻²⁴"
+        rows.add(what, formula, 1, worst, "1", "Higham 2002, §3.1", case=case, how="compared", relation="<=")
 
     all_to_one = torch.zeros_like(chosen[:, :1])
     y = dropless.compute(x, all_to_one, torch.ones_like(gates[:, :1]), up, down)

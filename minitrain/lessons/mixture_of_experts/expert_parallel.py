@@ -23,16 +23,12 @@ from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.mixture_of_experts.layer import MoELayer
 
 
-def demo(world: World, experts: int = 2, hidden: int = 10, seq: int = 15) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Divides experts over ranks; the table shows what is sent and held, and that one device computes the same.
 
     Each rank has one sequence. The full form's loop then multiplies the same rows in the same order.
-
-    Args:
-        experts: Experts of each rank.
-        hidden: Width of a token.
-        seq: Tokens of each rank.
     """
+    experts, hidden, seq = 2, 10, 15  # experts and tokens of each rank
     rows, n, rank = Rows("Lepikhin et al. 2020, §3.3.1"), world.size, world.rank
     full = make_layer(world, Switch(hidden, n * experts))
     generator = torch.Generator().manual_seed(0)

@@ -1,8 +1,6 @@
-"""The lesson of `minitrain.mixture_of_experts.gshard`: its loss, who gets places, and how often a second is taken."""
+"""The lesson of `minitrain.mixture_of_experts.gshard`: its loss, who gets places, and what is dropped."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -19,13 +17,9 @@ from minitrain.mixture_of_experts.full.gshard import GShard
 LEPIKHIN = "Lepikhin et al. 2020"
 
 
-def demo(world: World, experts: int = 8) -> list[Claim]:
-    """Routes tokens to two experts; the table shows the loss, who gets places, and how often a second is taken.
-
-    Args:
-        experts: Number of experts.
-    """
-    rows = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1")
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to two experts; the table shows the loss, who gets places, and what is dropped."""
+    rows, experts = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1"), 8
     full = GShard(experts + 3, experts)
 
     def with_its_chances(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,10 +33,8 @@ def demo(world: World, experts: int = 8) -> list[Claim]:
     lesson.most_of_an_expert(rows, world, second_always, 2, rows.source)
     given_wrongly(rows, world, experts)
     lesson.dropped(rows, world, second_always, (1.0,), tokens=5, choices=2)
-    second(rows, world, experts)
-    world.figure(
-        lambda: pictures.slots(lesson.route_scores(GShard(4, 4, capacity_factor=0.75), lesson.eight_tokens(world)))
-    )
+    few = GShard(4, 4, capacity_factor=0.75)
+    world.figure(lambda: pictures.slots(lesson.route_scores(few, lesson.eight_tokens(world))))
     return rows.claims()
 
 
@@ -61,17 +53,3 @@ def given_wrongly(rows: Rows, world: World, experts: int, tokens: int = 63) -> N
     twice = (first + second - costs.capacity(tokens, experts, 1.0, 2)).clamp_min(0)
     what = "places given twice, or to a second choice where a first one found none"
     rows.add(what, "0", 0, int(twice.sum() + second[crowded].sum()), "1")
-
-
-def second(rows: Rows, world: World, experts: int, tokens: int = 1 << 14) -> None:
-    """Claim that second choices are made in proportion to their weight, within a bound that fails once in 10⁹ times.
-
-    The mean of T independent numbers from 0 to 1 is that near to what is expected: Hoeffding 1963, theorem 2.
-    """
-    x, bound = lesson.random_scores(world, tokens, experts), math.sqrt(math.log(2e9) / (2 * tokens))
-    torch.manual_seed(world.rank)
-    chosen, _, _ = gshard.route(x, lesson.one(world, experts), capacity_factor=experts)
-    best = x.softmax(-1).topk(2, -1).values
-    expected, taken = 2 * (best[:, 1] / best.sum(-1)).mean().item(), (chosen[:, 1] >= 0).double().mean().item()
-    what, source = "part of tokens whose second choice is made", f"{LEPIKHIN}, §2.2"
-    rows.add(what, "mean of 2g₂/(g₁ + g₂)", expected, taken, "1", source, how="compared", absolute=bound)

@@ -30,16 +30,10 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP
 
 
-def demo(world: World, tokens: int = 64, experts: int = 5, hidden: int = 16) -> list[Claim]:
-    """Computes one layer in both forms; the table shows that they agree, what dropped tokens get, and operations.
-
-    Args:
-        tokens: Tokens in each of two sequences.
-        experts: Number of experts.
-        hidden: Width of a token; an expert is four times as wide inside.
-    """
-    rows = Rows("Shazeer et al. 2017, §1.1")
-    x = torch.randn(2, tokens, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
+def demo(world: World) -> list[Claim]:
+    """Computes one layer in both forms; the table shows that they agree, what dropped tokens get, and operations."""
+    rows, experts, hidden = Rows("Shazeer et al. 2017, §1.1"), 5, 16
+    x = torch.randn(2, 64, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)
     loop, grouped, padded = (
         make_layer(world, Switch(hidden, experts, capacity_factor=1.0), way) for way in ("loop", "grouped", "padded")
@@ -84,11 +78,7 @@ def small_layer(full: MoELayer, capacity_factor: float = 1.25) -> small.MoELayer
 def step(model: Any, x: Tensor, sequences: int, ranks: int = 1) -> list[Tensor]:
     """Output, gradient of x, and gradients of the router and of the experts that are here, in their order.
 
-    Args:
-        model: A layer on one device, or one whose experts are divided over ranks, in either form.
-        x: This rank's sequences.
-        sequences: Their number on all ranks; the loss is the mean over all of them.
-        ranks: How many ranks average their gradients.
+    The loss is the mean over the `sequences` of all ranks, of which `x` has this rank's; `ranks` average gradients.
     """
     mixture = getattr(model, "module", model)
     model.zero_grad()

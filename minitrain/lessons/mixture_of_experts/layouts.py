@@ -15,14 +15,7 @@ SEQUENCES = (2, 3, 0, 1)  # of ranks 0, 1, 2, …, and again from the first
 
 
 def distance(world: World, layer: MoELayer, model: ExpertParallel, seq: int = 10) -> float:
-    """How far a step of all ranks is from one device's: outputs and gradients of this rank's sequences and experts.
-
-    Args:
-        world: The ranks.
-        layer: On one device.
-        model: The same, with experts divided over ranks.
-        seq: Tokens of a sequence.
-    """
+    """How far a step of `model` is from one of `layer`, on one device: outputs and gradients of what this rank has."""
     counts = [SEQUENCES[rank % len(SEQUENCES)] for rank in range(world.size)]
     first, sequences, generator = sum(counts[: world.rank]), sum(counts), torch.Generator().manual_seed(0)
     x = torch.randn(sequences, seq, layer.router.hidden, generator=generator, dtype=torch.float64).to(world.device)

@@ -32,24 +32,10 @@ SEQ, BATCH, WINDOWS = 32, 16, 64
 FACTORS, CLAIMED = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0), (1.0, 1.25, 2.0)  # capacity factors
 
 
-def demo(
-    world: World,
-    steps: int = 40,
-    experts: int = 8,
-    hidden: int = 32,
-    loss_factor: float = 0.03,
-    data: str = "reference",
-) -> list[Claim]:
-    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped.
-
-    Args:
-        steps: Training steps, each of two trainings; a few hundred show more.
-        experts: Number of experts; raised to the number of ranks where it is less.
-        hidden: Width of the GPT.
-        loss_factor: α of Switch's auxiliary loss.
-        data: "reference", "library", or the path of a text.
-    """
-    rows, experts, text = Rows("derived"), max(experts, world.size), Text.load(data)
+def demo(world: World) -> list[Claim]:
+    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped."""
+    steps, experts, hidden, loss_factor = 40, max(8, world.size), 32, 0.03  # α; a few hundred steps show more
+    rows, text = Rows("derived"), Text.load("reference")
     config = GPTConfig(positions=SEQ, layers=5, hidden=hidden, heads=2)
     gpt = GPT(config, seed=0)
     dense = gpt.parameter_count()
@@ -78,13 +64,7 @@ def demo(
 
 
 class Training(NamedTuple):
-    """What a training leaves.
-
-    Attributes:
-        model: The model, its experts spread over all ranks.
-        loads: Tokens of all ranks that each expert got in each step.
-        losses: This rank's loss in each step, without the auxiliary one, in nats per byte.
-    """
+    """A model with experts on all ranks; of each step, all ranks' tokens of each expert, and this rank's loss."""
 
     model: ExpertParallel
     loads: Int[Tensor, "steps experts"]
@@ -92,16 +72,7 @@ class Training(NamedTuple):
 
 
 def train(world: World, text: Text, steps: int, experts: int, hidden: int, loss_factor: float) -> Training:
-    """Train a GPT of two blocks, the second with a mixture, with experts on all ranks.
-
-    Args:
-        world: This rank.
-        text: What to learn.
-        steps: Their number.
-        experts: Number of experts, at least that of ranks.
-        hidden: Width.
-        loss_factor: α; 0: no auxiliary loss.
-    """
+    """Train a GPT of two blocks, the second with a mixture, its experts on all ranks; `loss_factor` is α."""
     # float64: in float32 another processor's rounding sends a few tokens elsewhere, and the curves part.
     gpt = GPT(GPTConfig(positions=SEQ, layers=2, hidden=hidden, heads=2), seed=0).to(world.device, torch.float64)
     replace_mlps(gpt, lambda layer: Switch(hidden, experts, capacity_factor=None, loss_factor=loss_factor, layer=layer))

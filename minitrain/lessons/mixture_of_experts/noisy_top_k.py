@@ -18,14 +18,9 @@ from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK, chances
 from minitrain.models.counter_rng import normal
 
 
-def demo(world: World, experts: int = 8, choices: int = 2) -> list[Claim]:
-    """Routes tokens to their k best experts; the table shows both losses, and what the smooth load counts.
-
-    Args:
-        experts: Number of experts.
-        choices: Experts of each token.
-    """
-    rows = Rows("Shazeer et al. 2017, §4")
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to their k best experts; the table shows both losses, and what the smooth load counts."""
+    rows, experts, choices = Rows("Shazeer et al. 2017, §4"), 8, 2
     full = NoisyTopK(experts + 3, experts, choices=choices)
 
     def with_its_noise(x: Tensor, weight: Tensor, noise_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,8 +30,6 @@ def demo(world: World, experts: int = 8, choices: int = 2) -> list[Claim]:
     lesson.same_as_full_form(rows, world, full, with_its_noise)
 
     exact, compared = {"tolerance": lesson.EXACT, "absolute": lesson.EXACT}, {"how": "compared"}
-    alike = loss(lesson.balanced_scores(world, experts), choices, 0.3, 0.0)
-    rows.add("importance loss, experts used alike", "w · CV² = 0", 0, alike, "1", **compared, **exact)
     alone = torch.full((2 * experts, experts), -2.0, dtype=torch.float64, device=world.device)
     alone[:, :choices] = -1.0  # each token chooses the same experts, and each of them weighs as much
     highest = costs.importance_loss_at_worst(0.3, experts, choices)
@@ -72,11 +65,5 @@ def smooth_load(rows: Rows, world: World, experts: int, choices: int, tokens: in
     scores, deviation = router.noisy(x[None], x[None])  # W = 1: x is its own scores
     smooth = chances(x[None], scores, deviation, choices).sum((0, 1)) / tokens
     what, formula = "distance of smooth load from tokens counted, part of all", "√(ln(2/10⁻⁹)/2T)"
-    rows.near(
-        what,
-        smooth.detach(),
-        counted,
-        math.sqrt(math.log(2e9) / (2 * tokens)),
-        formula,
-        "Shazeer et al. 2017, appendix A",
-    )
+    bound = math.sqrt(math.log(2e9) / (2 * tokens))
+    rows.near(what, smooth.detach(), counted, bound, formula, "Shazeer et al. 2017, appendix A")

@@ -18,16 +18,10 @@ from minitrain.mixture_of_experts.shared_experts import SharedExperts
 
 
 @torch.no_grad()
-def demo(world: World, experts: int = 15, choices: int = 3, shared: int = 1, hidden: int = 16) -> list[Claim]:
-    """Adds shared experts to a mixture; the table shows outputs, parameters and operations.
-
-    Args:
-        experts: Number of experts to choose from.
-        choices: How many of them a token chooses.
-        shared: Number of shared experts.
-        hidden: Width of a token, and of an expert inside.
-    """
+def demo(world: World) -> list[Claim]:
+    """Adds shared experts to a mixture; the table shows outputs, parameters and operations."""
     rows, bound = Rows("Dai et al. 2024, §3.2"), (1e-12, "10⁻¹²", ROUNDING)
+    experts, choices, shared, hidden = 15, 3, 1, 16  # an expert is as wide inside as a token
     x = torch.randn(2, 8, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)
 

@@ -17,14 +17,9 @@ from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.full.switch import Switch
 
 
-def demo(world: World, experts: int = 8, loss_factor: float = 0.01) -> list[Claim]:
-    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32.
-
-    Args:
-        experts: Number of experts.
-        loss_factor: α, of the auxiliary loss.
-    """
-    rows = Rows("Fedus et al. 2021, §2.2, equation 4")
+def demo(world: World) -> list[Claim]:
+    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32."""
+    rows, experts, loss_factor = Rows("Fedus et al. 2021, §2.2, equation 4"), 8, 0.01  # α
     for tokens, count, factor in ((61, experts, 1.25), (100, 5, 1.15)):
         full, small = Switch(count + 3, count, capacity_factor=factor), partial(switch.route, capacity_factor=factor)
         lesson.same_as_full_form(rows, world, full, small, tokens, f"{tokens} tokens, {count} experts, c = {factor:g}")
@@ -34,10 +29,8 @@ def demo(world: World, experts: int = 8, loss_factor: float = 0.01) -> list[Clai
     predicted = costs.switch_loss_at_balance(loss_factor)
     rows.add("loss at perfect balance", "α", predicted, balance, "1", how="compared", **exact)
     found = switch.route(eight, lesson.one(world, 4), loss_factor=loss_factor)[2].item()
-    predicted, what = (
-        costs.switch_loss(loss_factor, *lesson.parts_and_means()),
-        "loss of the eight tokens of notebook 12a",
-    )
+    predicted = costs.switch_loss(loss_factor, *lesson.parts_and_means())
+    what = "loss of the eight tokens of notebook 12a"
     rows.add(what, "α · E Σ fᵢPᵢ", predicted, found, "1", how="compared", **exact)
 
     lesson.most_of_an_expert(rows, world, switch.route, 1, "Fedus et al. 2021, §2.2, equation 3")

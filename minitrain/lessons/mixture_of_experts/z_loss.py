@@ -15,15 +15,9 @@ from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
 
 
-def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001, shift: float = 3.0) -> list[Claim]:
-    """Penalizes large logits; the table shows the loss, its gradient, and what it leaves alone.
-
-    Args:
-        experts: Number of experts.
-        tokens: Tokens of this rank.
-        factor: α.
-        shift: What is added to all logits of the eight tokens, whose exponentials sum to 1 without it.
-    """
+def demo(world: World) -> list[Claim]:
+    """Penalizes large logits; the table shows the loss, its gradient, and what it leaves alone."""
+    experts, tokens, factor, shift = 8, 12, 0.001, 3.0
     rows, exact = Rows("Zoph et al. 2022, equation 5"), {"how": "compared", "tolerance": lesson.EXACT}
     logits = (2 * lesson.random_scores(world, tokens, experts)).requires_grad_()
     shifted = lesson.eight_tokens(world) + shift  # so z is the shift

@@ -51,13 +51,13 @@ LAWS = {
 Name = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 
 
-def demo(world: World, schedule: Name = "1f1b", microbatches: int = 8) -> list[Claim]:
+def demo(world: World, schedule: Name = "1f1b") -> list[Claim]:
     """Runs all schedules on real ranks; the table shows their bubbles, and that gradients are those of one device.
 
     Args:
         schedule: Which one is drawn; all are run.
-        microbatches: m, of a step; all run with p + 1, too. For interleaved it is rounded up to a multiple of p.
     """
+    microbatches = 8
     rows, p = Rows(), world.size
     for name in (*LAWS, "naive"):
         chunks, round_up = (2 if name in ("interleaved", "zb-v") else 1), (p if name == "interleaved" else 1)

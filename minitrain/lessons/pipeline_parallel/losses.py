@@ -21,17 +21,9 @@ NAMES = ("1F1B with a flush", "weight stashing", "no stashing", "vertical sync",
 
 
 def train(world: World, name: str, lr: float, seed: int, microbatches: int) -> list[float]:
-    """Trains on `microbatches` micro-batches with SGD; the flush and 2BW update once per n of them.
+    """Trains on `microbatches` micro-batches, a multiple of the n ranks, with SGD, in the way of this name.
 
-    Args:
-        world: This rank.
-        name: One of `NAMES`.
-        lr: The learning rate.
-        seed: Of the first weights, and of the order of the text's parts.
-        microbatches: N, a multiple of the ranks.
-
-    Returns:
-        The mean loss of each n micro-batches in turn, on every rank.
+    The flush and 2BW update once per n of them. Returned is the mean loss of each n in turn, on every rank.
     """
     ranks = world.size
     sizes = GPTConfig(positions=SEQ, layers=ranks, hidden=HIDDEN, heads=2, tied=False)

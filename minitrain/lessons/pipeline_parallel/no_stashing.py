@@ -9,8 +9,6 @@ are of second degree in each weight, so central differences are exact, whatever 
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from minitrain.comm import World
@@ -18,33 +16,24 @@ from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import versions
 from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import no_stashing, schedules
-from minitrain.pipeline_parallel.full.drawing import draw_run
 
 A, B, TARGET, DELTA = 1.5, 2.0, 1.0, 0.5  # dyadic, so that no sum rounds
 STEP = 0.25  # of the differences
 
 
-def demo(world: World, microbatches: int = 16) -> list[Claim]:
-    """Trains a GPT without a flush and without stashing; the table shows that its gradients are those of no function.
-
-    Args:
-        microbatches: N, of the whole training.
-    """
-    rows = Rows("derived")
-    training = versions.Training(world, no_stashing.train, microbatches)
-    schedule = schedules.no_stashing(world.size, microbatches)
-    title = f"no stashing: {world.size} ranks, {microbatches} micro-batches"
-    world.figure(partial(draw_run, training.spans, schedule, title, "virtual seconds"))
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT with neither flush nor stashing; the table shows that its gradients are those of no function."""
+    rows, schedule = Rows("derived"), schedules.no_stashing(world.size, 16)
+    training = versions.observed(world, no_stashing.train, schedule, "no stashing")
     what = "bytes of versions of its weights that this rank keeps, one version of Wᵣ bytes"
     rows.add(what, "Wᵣ", training.bytes, training.kept, "B", "Narayanan et al. 2019, §3.3")
-    mixed = microbatches - 1 if world.rank < world.size - 1 else 0
+    mixed = training.microbatches - 1 if world.rank < world.size - 1 else 0
     what = "backwards of this rank r that find other weights than their forward"
     rows.add(what, "N − 1 for r < n−1, else 0", mixed, training.mixed(), "1")
 
     residual, slope = A * B - TARGET, (loss(A + STEP, B) - loss(A - STEP, B)) / (2 * STEP)
     what = "two layers z = b(ax), b updated by −δ in flight: gradient of a minus the finite difference of the loss"
-    off = mixed_gradient(A, B)[0] - slope
-    rows.add(what, "−rδ, r = ab − t", -residual * DELTA, off, "1", how="compared")
+    rows.add(what, "−rδ, r = ab − t", -residual * DELTA, mixed_gradient(A, B)[0] - slope, "1", how="compared")
     by_b = (mixed_gradient(A, B + STEP)[0] - mixed_gradient(A, B - STEP)[0]) / (2 * STEP)
     by_a = (mixed_gradient(A + STEP, B)[1] - mixed_gradient(A - STEP, B)[1]) / (2 * STEP)
     what = "the same: difference of the cross derivatives, which would be equal for the gradient of any function"

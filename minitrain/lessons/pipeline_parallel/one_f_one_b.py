@@ -8,10 +8,6 @@ from minitrain.lessons.pipeline_parallel.small import demo_of
 from minitrain.pipeline_parallel import one_f_one_b, schedules
 
 
-def demo(world: World, microbatches: int = 8) -> list[Claim]:
-    """Trains a GPT by 1F1B; the table shows what is sent and held, the bubble, and one device's gradients.
-
-    Args:
-        microbatches: m, of a step.
-    """
-    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, microbatches))
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT by 1F1B; the table shows what is sent and held, the bubble, and one device's gradients."""
+    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, 8))

@@ -42,14 +42,10 @@ def demo_of(world: World, step: Callable[..., Tensor | None], schedule: Schedule
     title = f"{schedule.name}: {n} ranks, {m} micro-batches"
     world.figure(partial(draw_run, spans, schedule, title, "virtual seconds"))
 
-    rows.add(
-        "small form: bytes sent by this rank r in a step, activations of A bytes",
-        "m(2 − [r = 0] − [r = n−1]) · A",
-        costs.sent([ACTIVATIONS] * (n - 1), n, m, rank).bytes,
-        ledger.sent,
-        "B",
-        f"{NARAYANAN}, §3.2",
-    )
+    what = "small form: bytes sent by this rank r in a step, activations of A bytes"
+    formula = "m(2 − [r = 0] − [r = n−1]) · A"
+    sent = costs.sent([ACTIVATIONS] * (n - 1), n, m, rank).bytes
+    rows.add(what, formula, sent, ledger.sent, "B", f"{NARAYANAN}, §3.2")
     held, most, source = {
         "gpipe": ("m", costs.gpipe_in_flight(m), "Huang et al. 2019, §2.3"),
         "1f1b": ("min(m, n−r)", costs.one_f_one_b_in_flight(n, m, rank), ""),
@@ -73,13 +69,7 @@ def demo_of(world: World, step: Callable[..., Tensor | None], schedule: Schedule
 class Observed(nn.Module):
     """A stage that counts its live graphs, and whose forward and backward take virtual time.
 
-    Args:
-        stage: The module that it runs.
-        number: Which stage it is.
-
-    Attributes:
-        clock: The virtual time of this rank; open it around a step.
-        most: How many graphs were alive at most.
+    Open its `clock` around a step; `most` graphs were alive at once.
     """
 
     def __init__(self, stage: nn.Module, number: int = 0):

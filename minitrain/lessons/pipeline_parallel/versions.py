@@ -8,6 +8,7 @@ the versions of the weights that the two use, whatever the small form thinks the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from minitrain.costs import pipeline as costs
 from minitrain.lessons.pipeline_parallel.one_device import HIDDEN, SAMPLES, SEQ, gpt, tokens
 from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import splitting
-from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.drawing import draw_run
 
 LR = 0.125
 Weights = dict[str, Tensor]
@@ -32,13 +34,8 @@ def add_claims(
 ) -> None:
     """The four claims on each method that uses the same weights in both directions.
 
-    Args:
-        rows: Where to add them.
-        world: This rank.
-        training: What a run has shown.
-        kept: Formula and number of the versions that this rank keeps.
-        stale: Formula and number of updates by which the gradients of each stage are old.
-        message: Bytes of a message: A, or a few more.
+    `kept` are formula and number of the versions that this rank keeps, `stale` formula and number of updates by which
+    the gradients of each stage are old; a `message` has A bytes, or a few more.
     """
     (kept_formula, versions), (stale_formula, delays), k = kept, stale, training.k
     what = "bytes of versions of its weights that this rank r keeps, one version of Wᵣ bytes"
@@ -52,9 +49,8 @@ def add_claims(
     source = f"{rows.source}, for the equation; derived for the bits"
     rows.add(what, "0", 0, like_equation(world, training, delays, k), "1", source, how="compared")
     predicted = costs.sent([message] * (world.size - 1), world.size, training.microbatches, world.rank).bytes
-    more = message - 4 * SAMPLES * SEQ * HIDDEN
+    more, source = message - 4 * SAMPLES * SEQ * HIDDEN, "Narayanan et al. 2021, §3.2"
     formula = f"N(2 − [r = 0] − [r = n−1]) · {f'(A + {more})' if more else 'A'}"
-    source = "Narayanan et al. 2021, §3.2"
     rows.add("bytes sent by this rank r, activations of A bytes", formula, predicted, training.sent, "B", source)
 
 
@@ -80,14 +76,10 @@ class Watched(nn.Module):
     """A stage that notes which version of its weights each forward and backward uses, and takes virtual time.
 
     Args:
-        stage: The module that it runs.
+        stage: The module that it runs; set `versions` before.
         number: Which stage it is.
         step: By how much a backward changes the counter's gradient: −1 over the learning rate, and over k where the
             gradients of k micro-batches are added up.
-
-    Attributes:
-        used: The version that each action used.
-        kept: The most bytes of versions that were in memory when an action began; set `versions` first.
     """
 
     versions: Kept
@@ -96,7 +88,7 @@ class Watched(nn.Module):
         super().__init__()
         self.stage, self.number, self.step, self.clock = stage, number, step, VirtualClock()
         self.updates = nn.Parameter(torch.zeros((), device=next(stage.parameters()).device))
-        self.used, self.kept = dict[Action, int](), 0
+        self.used, self.kept = dict[Action, int](), 0  # the version of each action; most bytes when one began
 
     def forward(self, x: Tensor) -> Tensor:
         number = sum(action.kind == "F" for action in self.used)
@@ -128,13 +120,7 @@ class _Count(torch.autograd.Function):
 
 
 class Training:
-    """All micro-batches through a small form, under all instruments.
-
-    Args:
-        world: This rank.
-        train: The small form's.
-        microbatches: N.
-        k: Of PipeDream-2BW.
+    """All micro-batches through the `train` of a small form, under all instruments; k is that of PipeDream-2BW.
 
     Attributes:
         bytes: Of one version of this stage's weights.
@@ -166,8 +152,7 @@ class Training:
 
     def mixed(self) -> int:
         """Backwards of this rank that found other weights than their forward."""
-        backwards = {action: version for action, version in self.used.items() if action.kind == "B"}
-        return sum(version != self.used[action._replace(kind="F")] for action, version in backwards.items())
+        return sum(version != self.used[a._replace(kind="F")] for a, version in self.used.items() if a.kind == "B")
 
     def staleness(self, every: int) -> list[int]:
         """Of each backward, counted from recorded versions: the updates made so far without those its weights saw."""
@@ -177,6 +162,14 @@ class Training:
     def met(self, microbatch: int) -> int:
         """How many versions a micro-batch met on its way through all stages."""
         return len({version for action, version in self.everywhere.items() if action.microbatch == microbatch})
+
+
+def observed(world: World, train: Callable[..., Any], schedule: Schedule, name: str, k: int | None = None) -> Training:
+    """A training of as many micro-batches as a schedule has; its actions are the lesson's picture."""
+    training = Training(world, train, schedule.microbatches, k)
+    title = f"{name}: {world.size} ranks, {schedule.microbatches} micro-batches"
+    world.figure(partial(draw_run, training.spans, schedule, title, "virtual seconds"))
+    return training
 
 
 def taken_out(stage: nn.Module) -> Weights:

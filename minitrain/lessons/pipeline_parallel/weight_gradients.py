@@ -13,14 +13,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, finish
 
 
-def demo(world: World, tokens: int = 24, inputs: int = 16, outputs: int = 40) -> list[Claim]:
-    """Takes backward of a linear layer apart; the table shows the operations of F, I and W, and what is kept between.
-
-    Args:
-        tokens: t, the rows of X.
-        inputs: i, the columns of X.
-        outputs: o, the columns of Y.
-    """
+def demo(world: World) -> list[Claim]:
+    """Takes a linear layer's backward apart; the table shows the operations of F, I and W, and what is kept between."""
+    tokens, inputs, outputs = 24, 16, 40
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(tokens, inputs, generator=generator).to(world.device).requires_grad_()
     layer = nn.Linear(inputs, outputs).to(world.device)

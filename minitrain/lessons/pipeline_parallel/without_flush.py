@@ -19,46 +19,27 @@ from minitrain.pipeline_parallel import one_f_one_b, without_flush
 SAMPLES, WIDTH = 2, 5
 
 
-def demo(world: World, microbatches: int = 8, steps: int = 3) -> list[Claim]:
-    """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is.
-
-    Args:
-        microbatches: m, of a step of 1F1B; no fewer than ranks.
-        steps: N/m, of the whole training.
-    """
-    rows, n, total = Rows("Narayanan et al. 2021, §3.2"), world.size, steps * microbatches
+def demo(world: World) -> list[Claim]:
+    """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is."""
+    microbatches, steps, total = 8, 3, 24  # m of a step of 1F1B, N/m and N of the whole training
+    rows, n = Rows("Narayanan et al. 2021, §3.2"), world.size
     runs = {count: continuous(world, count) for count in (microbatches, total)}
     spans, sent = runs[total]
     mine = [span for span in spans if span.rank == world.rank and span.lane == "compute"]
-    rows.time(
-        "virtual seconds that this rank waits in the steady state, from its first backward to its last forward",
-        "0",
-        0,
-        waits(mine),
-        "Narayanan et al. 2019, §3.2",
-    )
+    what = "virtual seconds that this rank waits in the steady state, from its first backward to its last forward"
+    rows.time(what, "0", 0, waits(mine), "Narayanan et al. 2019, §3.2")
+    clock = {"how": "virtual clock"}
     for count, (of_run, _) in runs.items():
         busy = sum(span.end - span.start for span in of_run if span.lane == "compute") / n
-        rows.add(
-            "bubble over the total time of N micro-batches, which goes to 0 as N grows",
-            "(n−1)/(N+n−1)",
-            float(costs.bubble_over_total(n, count)),
-            (end(of_run) - busy) / end(of_run),
-            "1",
-            "Huang et al. 2019, §2.3, for one step",
-            case=f"N = {count}",
-            how="virtual clock",
-        )
-    rows.add(
-        "time of 1F1B with a flush per m micro-batches, over that without a flush",
-        "(N/m)(m+n−1)/(N+n−1)",
-        float(costs.without_flush_speedup(n, microbatches, total)),
-        end(with_flush(world, microbatches, steps)) / end(spans),
-        "1",
-        "derived",
-        tolerance=1e-12,  # the quotient of two exact numbers, and its rounding
-        how="virtual clock",
-    )
+        what = "bubble over the total time of N micro-batches, which goes to 0 as N grows"
+        source = "Huang et al. 2019, §2.3"
+        theory, idle = float(costs.bubble_over_total(n, count)), (end(of_run) - busy) / end(of_run)
+        rows.add(what, "(n−1)/(N+n−1)", theory, idle, "1", f"{source}, for one step", case=f"N = {count}", **clock)
+    what, formula = "time of 1F1B with a flush per m micro-batches, over that without a flush", "(N/m)(m+n−1)/(N+n−1)"
+    theory = float(costs.without_flush_speedup(n, microbatches, total))
+    # The quotient of two exact numbers rounds.
+    ratio = end(with_flush(world, microbatches, steps)) / end(spans)
+    rows.add(what, formula, theory, ratio, "1", "derived", tolerance=1e-12, **clock)
     theory = costs.sent([4 * SAMPLES * WIDTH] * (n - 1), n, total, world.rank).bytes
     what = "bytes sent by this rank r, activations of A bytes"
     rows.add(what, "N(2 − [r = 0] − [r = n−1]) · A", theory, sent)

@@ -47,14 +47,8 @@ _TERMS = {
 class KeptByOperation(TorchFunctionMode):
     """Counts the bytes that autograd keeps of a forward, by the paper's terms: `with KeptByOperation(block) as …`.
 
-    Each storage counts once, for the first operation that saves it; parameters do not count.
-
-    Args:
-        block: A block of the GPT, on one device or divided over ranks.
-        seq: Tokens in a whole sequence.
-
-    Attributes:
-        terms: Bytes by term, in the order in which they were saved.
+    Each storage counts once, for the first operation that saves it; parameters do not count. `seq` are the tokens of a
+    whole sequence; `terms` has the bytes by term, in the order in which they were saved.
     """
 
     def __init__(self, block: nn.Module, seq: int):

@@ -26,14 +26,7 @@ OURS: dict[Way, bool] = {"input kept": True, "gathered again": False}
 
 @dataclass(frozen=True)
 class Trial:
-    """A small GPT, to be run in four ways. The ranks divide all its sizes except for the vocabulary.
-
-    Attributes:
-        world: This rank.
-        layers: Blocks, L.
-        heads: Attention heads of each rank.
-        shard: Tokens of each sequence on each rank.
-    """
+    """A small GPT, to be run in four ways; `heads`, and tokens of each sequence, `shard`, are those of each rank."""
 
     world: World
     layers: int

@@ -21,15 +21,9 @@ from minitrain.tensor_parallel.full.linear import ColumnParallelLinear
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 
-def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[Claim]:
-    """Runs the two layers one after the other; the table shows bytes sent and kept, and one device's results.
-
-    Args:
-        batch: Sequences.
-        shard: Tokens of each sequence on each rank.
-        width: Inputs of a token on each rank; between the two layers, a token is 4 times as wide.
-    """
-    rows, hidden, seq = Rows(PAPER), width * world.size, shard * world.size
+def demo(world: World) -> list[Claim]:
+    """Runs the two layers one after the other; the table shows bytes sent and kept, and one device's results."""
+    rows, batch, seq, hidden = Rows(PAPER), 2, 4 * world.size, 8 * world.size
     torch.manual_seed(0)
     up, gelu, down = nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
     torch.manual_seed(0)  # each rank draws the same weights, and keeps its part

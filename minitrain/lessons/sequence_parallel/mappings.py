@@ -24,15 +24,10 @@ from minitrain.sequence_parallel.full import mappings as full
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
 
 
-def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[Claim]:
-    """Applies both operators; the table shows that each sends half an all-reduce, and is the other's transpose.
-
-    Args:
-        batch: Sequences.
-        shard: Tokens of each sequence on each rank.
-        width: Elements of a token.
-    """
-    rows, seq, by_ring = Rows(PAPER), shard * world.size, Comm(collectives=ring)
+def demo(world: World) -> list[Claim]:
+    """Applies both operators; the table shows that each sends half an all-reduce, and is the other's transpose."""
+    batch, shard, width, seq = 2, 3, 4, 3 * world.size
+    rows, by_ring = Rows(PAPER), Comm(collectives=ring)
     size = (batch * seq * width, 4, world.size, world.rank)
     sent = {"all_gather": ring_all_gather(*size).bytes, "reduce_scatter": ring_reduce_scatter(*size).bytes}
     for name, of_small, of_full, lengths, verbs in (

@@ -52,16 +52,11 @@ class RowFirstMLP(nn.Module):
         return gather_from_parallel(self.down(wide), self.down.comm)
 
 
-def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order.
-
-    Args:
-        batch: Sequences.
-        seq: Tokens of each.
-        head_size: Width of a head. Each rank has two heads, so the block's width always divides by the ranks.
-    """
-    rows, sizes = Rows(MEGATRON), config(world, seq, head_size)
-    whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
+def demo(world: World) -> list[Claim]:
+    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order."""
+    rows, batch, seq, heads = Rows(MEGATRON), 2, 12, 2 * world.size  # so that the ranks divide the width
+    sizes = GPTConfig(positions=seq, hidden=4 * heads, heads=heads, attention="plain")
+    whole, (x, grad_y) = block(world, sizes), inputs(world, sizes, batch)
     y, grad_x, *gradients = run_module(whole, x, grad_y).results
     blocks = {
         "small form": in_parallel(whole, small.ParallelAttention, small.ParallelMLP),
@@ -98,16 +93,9 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
     return rows.claims()
 
 
-def config(world: World, seq: int, head_size: int) -> GPTConfig:
-    """A block with two query heads on each rank: its width is a multiple of the number of ranks, and so divides."""
-    heads = 2 * world.size
-    return GPTConfig(positions=seq, hidden=heads * head_size, heads=heads, attention="plain")
-
-
-def block(world: World, sizes: GPTConfig, dtype: torch.dtype) -> Block:
+def block(world: World, sizes: GPTConfig) -> Block:
     """The block for one device, the same on all ranks. No bias is 0, so that one added twice would show."""
-    made = Block(sizes).to(world.device, dtype)
-    generator = torch.Generator().manual_seed(0)
+    made, generator = Block(sizes).to(world.device, torch.float64), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -115,11 +103,11 @@ def block(world: World, sizes: GPTConfig, dtype: torch.dtype) -> Block:
     return made
 
 
-def inputs(world: World, sizes: GPTConfig, batch: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def inputs(world: World, sizes: GPTConfig, batch: int) -> tuple[Tensor, Tensor]:
     """x and the gradient of y, `[batch, seq, hidden]`, the same on all ranks."""
     generator = torch.Generator().manual_seed(1)
     drawn = torch.randn(2, batch, sizes.positions, sizes.hidden, generator=generator, dtype=torch.float64)
-    x, grad_y = drawn.to(world.device, dtype)
+    x, grad_y = drawn.to(world.device)
     return x, grad_y
 
 

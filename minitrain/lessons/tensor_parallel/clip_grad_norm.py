@@ -19,13 +19,9 @@ from minitrain.tensor_parallel.full import linear as full_linear
 from minitrain.tensor_parallel.full.parallelize import piece_of
 
 
-def demo(world: World, hidden: int = 8) -> list[Claim]:
-    """Clips the gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and a wrong one.
-
-    Args:
-        hidden: Width of the input; the MLP is 4 times as wide for each rank.
-    """
-    rows = Rows("Pascanu et al. 2013, §3.2")
+def demo(world: World) -> list[Claim]:
+    """Clips gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and a wrong one."""
+    rows, hidden = Rows("Pascanu et al. 2013, §3.2"), 8
     wide, whole = 4 * hidden * world.size, 5 * hidden  # two norms, and the bias of the matrix that is cut by rows
     parameters = 2 * hidden * wide + wide + whole
     for form, layers, clip in (("small form", small_linear, small), ("full form", full_linear, full)):

@@ -21,13 +21,7 @@ PAYLOAD = "Narayanan et al. 2021, §3.2"
 
 
 class BothWays(NamedTuple):
-    """What a module computed and sent.
-
-    Attributes:
-        results: The output, the gradient of the input, and the gradients of the parameters in their order.
-        forward: What was sent forward.
-        backward: What was sent backward.
-    """
+    """What a module computed: the output, the gradients of input and parameters, in order; and what it sent."""
 
     results: list[Tensor]
     forward: Ledger

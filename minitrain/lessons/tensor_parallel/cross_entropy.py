@@ -22,15 +22,10 @@ from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 SHOEYBI, IGNORE = "Shoeybi et al. 2019, §3", -100
 
 
-def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
-    """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`.
-
-    Args:
-        vocabulary: Number of tokens; padded if it does not divide by the ranks.
-        tokens: Tokens in the batch.
-    """
+def demo(world: World) -> list[Claim]:
+    """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`."""
     world.figure(lambda: pictures.loss(world.size))
-    rows, n, rank = Rows(), world.size, world.rank
+    rows, n, rank, vocabulary, tokens = Rows(), world.size, world.rank, 61, 18  # 61 does not divide
     logits, targets = whole(world, tokens, vocabulary)
     mine = part(world, logits)
     with Ledger() as forward:

@@ -16,14 +16,10 @@ from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDrop
 SHOEYBI = "Shoeybi et al. 2019, appendix B"
 
 
-def demo(world: World, elements: int = 20_000, p: float = 0.3) -> list[Claim]:
-    """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not.
-
-    Args:
-        elements: Elements on each rank.
-        p: Probability of dropping an element.
-    """
-    rows, rank, n, seq = Rows(SHOEYBI), world.rank, world.size, round(elements**0.5)
+def demo(world: World) -> list[Claim]:
+    """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not."""
+    elements, p, seq = 20_000, 0.3, 141  # about as many weights of a head, seq²
+    rows, rank, n = Rows(SHOEYBI), world.rank, world.size
     x = torch.ones(1, 1, elements, device=world.device)  # one token
     counter_rng.set_position(seed=0, step=0)
     stream = ResidualDropout(p, "blocks.0.mlp_dropout")
@@ -48,13 +44,12 @@ def demo(world: World, elements: int = 20_000, p: float = 0.3) -> list[Claim]:
     alike = unlike_rank_0(F.dropout(x, p))
     torch.manual_seed(rank)
     drifted = unlike_rank_0(F.dropout(x, p))
-    apart, other = 2 * p * (1 - p), max(rank, 1) % n
+    apart, other, heads_differ = 2 * p * (1 - p), max(rank, 1) % n, unlike_rank_0(own)
     for what, formula, count, probability, differ in (
-        ("heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N", own.numel(), apart,
-         unlike_rank_0(own)),
+        ("heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N", own.numel(), apart, heads_differ),
         ("one seed for all, torch's dropout: weights that other ranks drop", "0: the same weights", elements, 0, alike),
         ("a seed for each rank: the stream's copies apart", "2p(1−p) N", elements, apart, drifted),
-    ):  # fmt: skip
+    ):
         if n == 1:
             rows.needs(2, what, formula)
             continue

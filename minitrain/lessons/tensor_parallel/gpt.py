@@ -28,16 +28,11 @@ from minitrain.tensor_parallel.full.parallelize import parallelize
 VOCABULARY, SEQ, BATCH, HEAD, STEPS, DROPOUT = 61, 8, 2, 8, 5, 0.1
 
 
-def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
-    """Trains a small GPT, cut over the ranks; the table shows all-reduces, bytes, and one device's loss and weights.
-
-    Args:
-        layers: Blocks of the GPT.
-        heads: Attention heads of each rank, of 8 elements.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT, cut over the ranks; the table shows all-reduces, bytes, and one device's loss and weights."""
     world.figure(lambda: pictures.weights(world.size))
-    rows, n, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, HEAD * heads * world.size
-    config = GPTConfig(VOCABULARY, SEQ, layers, hidden, heads * n, dropout=DROPOUT, attention="plain")
+    rows, n, layers, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, 3, HEAD * world.size  # a head on each rank
+    config = GPTConfig(VOCABULARY, SEQ, layers, hidden, n, dropout=DROPOUT, attention="plain")
     start = GPT(config, seed=0).to(world.device)
     counter_rng.set_position(0, 0)
     ledgers = {}
@@ -58,7 +53,7 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
         what, predicted = f"bytes sent by this rank, {way}, S = 4bsh", (calls + 1) * each + more[way]
         rows.add(what, formula + ", + (n−1)·12T" * bool(more[way]), predicted, ledgers[ring][way].sent)
 
-    layer = costs.layer_parameters(hidden, heads * n, n)
+    layer = costs.layer_parameters(hidden, n, n)
     ends = vocabulary_costs.table_bytes(VOCABULARY, hidden, n) + 4 * (SEQ * hidden + 2 * hidden)
     what, formula = "bytes of parameters on this rank", "4(L(12h²/n + 7h/n + 6h) + V'h/n + sh + 2h)"
     rows.add(what, formula, 4 * layers * layer + ends, model_states(gpt)["parameters"])
@@ -81,9 +76,8 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
         for loss, model in zip(losses, (divided, plain), strict=True)
     )
     theirs[1:] = pieces(theirs[1:], divided)
-    rows.near(
-        "small form: distance of loss and gradients from one device's, float64", ours, theirs, 1e-12, "10⁻¹²", ROUNDING
-    )
+    what = "small form: distance of loss and gradients from one device's, float64"
+    rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING)
     return rows.claims()
 
 

@@ -9,29 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from minitrain.collectives.full import ring
 from minitrain.comm import World
-from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
-from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
+from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, pieces, run_module
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full import linear as full
 
 
-def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int = 12) -> list[Claim]:
-    """Runs one layer of each kind; the table shows what is sent when, what is held, and one device's results.
-
-    Args:
-        tokens: Rows of the input.
-        inputs_each: Inputs for each rank: the matrix has so many times the number of ranks, and so always divides.
-        outputs_each: Outputs for each rank.
-    """
-    rows, n, by_ring = Rows(MEGATRON), world.size, Comm(collectives=ring)
-    inputs, outputs = inputs_each * n, outputs_each * n
+def demo(world: World) -> list[Claim]:
+    """Runs one layer of each kind; the table shows what is sent when, what is held, and one device's results."""
+    rows, n, tokens, inputs, outputs = Rows(MEGATRON), world.size, 25, 8 * world.size, 12 * world.size
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -56,22 +46,13 @@ def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int
     for kind, (form, full_form) in layers_of.items():
         its_x, its_grad_y, *expected = parts[kind]
         way, summed, formula = sums[kind]
-        layers = {
-            "small form": form.from_linear(whole),
-            "full form": full_form.from_linear(whole),
-            "through the ring": full_form.from_linear(whole, by_ring),
-        }
+        layers = {"small form": form.from_linear(whole), "full form": full_form.from_linear(whole)}
         for name, layer in layers.items():
             found, case = run_module(layer, its_x, its_grad_y), f"{name}, {kind}-parallel"
             own_gradients = pieces(gradients, layer)
             what = "elements of Y, dX, dA, db that differ from one device's, whole numbers"
             rows.equal(what, found.results, [*expected, *own_gradients], source=MEGATRON, case=case)
             busy, idle = (found.forward, found.backward) if way == "forward" else (found.backward, found.forward)
-            if name == "through the ring":
-                what = f"{kind}-parallel, {way} only: bytes sent by this rank through the ring"
-                predicted = ring_all_reduce(tokens * summed, 4, n, world.rank).bytes
-                rows.add(what, "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S", predicted, busy.sent + idle.sent, "B", RING)
-                continue
             what = f"{kind}-parallel, small and full form: payload of one all-reduce, {way} only"
             carried = busy.payload("all_reduce") + sum(entry.bytes for entry in idle.entries)
             rows.add(what, formula, costs.payload(1, tokens, summed), carried, "B", PAYLOAD, case=name)

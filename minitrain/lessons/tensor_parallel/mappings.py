@@ -24,14 +24,9 @@ from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
 
 
-def demo(world: World, tokens: int = 6, width: int = 4) -> list[Claim]:
-    """Applies the four operators; the table shows that what one sends forward, its conjugate sends backward.
-
-    Args:
-        tokens: Rows of the activations.
-        width: Columns of each rank's part; the whole has so many times the number of ranks.
-    """
-    rows, by = Rows(MEGATRON), Comm(collectives=ring)
+def demo(world: World) -> list[Claim]:
+    """Applies the four operators; the table shows that what one sends forward, its conjugate sends backward."""
+    rows, by, tokens, width = Rows(MEGATRON), Comm(collectives=ring), 6, 4
     whole, part = (tokens, width * world.size), (tokens, width)
     size = tokens * width * world.size, 4, world.size, world.rank
     # Each operator with the shape of what is in parts, or a partial sum; the other side is on all ranks in full.

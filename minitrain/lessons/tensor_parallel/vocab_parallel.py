@@ -23,15 +23,10 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 TOKENS = 10
 
 
-def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
-    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does.
-
-    Args:
-        vocabulary: Number of tokens; padded if it does not divide by the ranks.
-        hidden: Width of the table.
-    """
-    world.figure(lambda: pictures.vocabulary(world.size, vocabulary))
-    rows, n = Rows("Shoeybi et al. 2019, §3"), world.size
+def demo(world: World) -> list[Claim]:
+    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does."""
+    rows, n, vocabulary, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, 61, 25  # 61 does not divide
+    world.figure(lambda: pictures.vocabulary(n, vocabulary))
     for case, form, size in (
         ("small form", small, vocabulary),
         ("small form, a vocabulary that divides", small, 15 * n),

@@ -60,9 +60,8 @@ def bars(world: World, layers: int, hidden: int) -> dict[int, list[dict[str, int
             every = common.held(model) if isinstance(model, Sharded) else model_states(model.module, optimizer)
             return {name: every[name] for name in common.NAMES}
 
-        model(*tokens(world, world.rank))[
-            1
-        ].backward()  # a first step makes states and memory for gradients, and learns the order
+        # A first step makes states and memory for gradients, and learns the order.
+        model(*tokens(world, world.rank))[1].backward()
         model.synchronize()
         stepped.step()
         before = sum(states().values())

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.zero.constant_buffers`: rounds, bytes in models of two sizes, sums, time."""
+"""The lesson of `minitrain.zero.constant_buffers`: rounds, sums, and bytes in models of two sizes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from unittest import mock
 
 import torch
 
-from minitrain.collectives import ring
 from minitrain.comm import Ledger, Peak, World, native
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Handle
-from minitrain.comm.timeline import VirtualClock
 from minitrain.costs import constant_buffers as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
@@ -19,13 +16,9 @@ from minitrain.zero import constant_buffers as technique
 SIZES = (700, 5, 12_000, 1, 294)  # elements of a model's gradients: 13,000, the largest more than the usual buffer
 
 
-def demo(world: World, size: int = 1000) -> list[Claim]:
-    """Sums gradients through one small buffer; the table shows rounds, bytes in models of two sizes, and the time.
-
-    Args:
-        size: B, elements of the buffer.
-    """
-    rows = Rows("Rajbhandari et al. 2020, §6.2")
+def demo(world: World) -> list[Claim]:
+    """Sums gradients through one small buffer; the table shows rounds, sums, and bytes in models of two sizes."""
+    rows, size = Rows("Rajbhandari et al. 2020, §6.2"), 1000  # B, elements of the buffer
     for buffer, models, dtype in ((size, 1, torch.float32), (777, 2, torch.bfloat16), (50_000, 1, torch.float32)):
         mine, case = gradients(world, models, dtype), f"B = {buffer:,}, Ψ = {models * sum(SIZES):,}"
         everyone = gather_objects([tensor.cpu() for tensor in mine])
@@ -54,25 +47,6 @@ def demo(world: World, size: int = 1000) -> list[Claim]:
             case=f"Ψ = {models * sum(SIZES):,}",
             absolute=511 if world.device.type == "cuda" else 0,  # CUDA's allocator rounds up to 512 bytes
         )
-
-    elements, buffers, alpha, beta = 12 * 1200, (1200, 600, 14_400), 1e-5, 1e-9
-    for buffer in buffers:
-        # The ring of chapter 01, whose messages the clock sees.
-        through_ring = mock.patch.object(technique, "all_reduce", lambda *args: Handle((), ring.all_reduce(*args)))
-        with through_ring, VirtualClock(alpha, beta) as clock:
-            filled = torch.empty(buffer, device=world.device)
-            technique.all_reduce_through(filled, [torch.ones(elements, device=world.device)])
-        rows.time(
-            f"time of {elements:,} elements through rings, buffers of {', '.join(f'{each:,}' for each in buffers)}",
-            "⌈Ψ/B⌉ · 2(n−1)α + 2(n−1)/n · 4βΨ",
-            costs.time(elements, buffer, world.size, alpha, beta),
-            max(gather_objects(clock.now)),
-            case=f"B = {buffer:,}",
-            tolerance=1e-9,
-        )
-    mine, filled = gradients(world), torch.empty(size, device=world.device)
-    with world.timed(f"{sum(SIZES):,} gradients through a buffer of {size:,}"):
-        technique.all_reduce_through(filled, mine)
     return rows.claims()
 
 

@@ -18,13 +18,7 @@ class Crossings(TorchDispatchMode):
     is given here, what is computed from these alone, and what `.to("cpu")` copies. An operation that reads the other
     memory makes what it reads cross; a copy as many bytes as the larger of source and target has, since numbers that
     are rounded only after they have arrived cross in full.
-
-    Args:
-        host: Tensors on the host.
-
-    Attributes:
-        out: Bytes from the device to the host so far.
-        back: Bytes from the host to the device so far.
+    `out` are the bytes to the host so far, `back` those to the device.
     """
 
     def __init__(self, host: Iterable[Tensor | None]):

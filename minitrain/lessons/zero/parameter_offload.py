@@ -23,12 +23,9 @@ from minitrain.zero import parameter_offload as technique
 from minitrain.zero import stage3
 
 
-def demo(world: World, micro_batches: int = 3) -> list[Claim]:
-    """Fetches each block's parameters from the host or from files just ahead of use; the table shows what crosses.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Fetches each block's parameters from the host or from files just ahead of use; the table shows what crosses."""
+    micro_batches = 3
     rows = Rows("Rajbhandari et al. 2021, §6.1 and §6.2")
     step, lines = f"in a step of A = {micro_batches} micro-batches, and of one", small.lines()
     for where, many in (("host", micro_batches), ("disk", micro_batches), ("host", 1)):
@@ -44,17 +41,13 @@ def demo(world: World, micro_batches: int = 3) -> list[Claim]:
         rows.add(what, "2A · wΨ/n", arriving, found.back, case=case)
         what = f"bytes of gradients that leave the device {step}, host and disk"
         rows.add(what, "A · wΨ/n", leaving, found.out, case=case)
-        what, most = (
-            "most bytes of whole parameters on the device, host and disk",
-            costs.whole_at_once(lines, world.size),
-        )
+        what = "most bytes of whole parameters on the device, host and disk"
+        most = costs.whole_at_once(lines, world.size)
         rows.add(what, "max over k of Ψₖ + Ψₖ₊₁", most, diary.most, case=case)
         what, ahead = f"fetches that begin while another block runs, {step}", costs.fetched_ahead(small.LAYERS, many)
         rows.add(what, "2A(L − 1)", ahead, diary.ahead, "1", case=case)
     if world.device.type == "cpu":  # a GPU and the CPU, which makes the step here, may round differently
         like_stage3(rows, world)
-    with world.timed("a step with parameters on the host"):
-        small.step(world, model)
     return rows.claims()
 
 
@@ -78,10 +71,7 @@ def like_stage3(rows: Rows, world: World) -> None:
 class Diary:
     """What happens to which block: "fetch" begins, or "free" ends its work; fetches are done at once, in this thread.
 
-    Attributes:
-        events: Pairs of what happened and the number of a block.
-        most: Most bytes of whole parameters.
-        ahead: Fetches that began while another block had been fetched and not yet freed.
+    `most` are the most bytes of whole parameters; `ahead` fetches began while another block was fetched and not freed.
     """
 
     def __init__(self, model: technique.ParameterOffload):

@@ -17,15 +17,11 @@ from minitrain.zero import stage3
 from minitrain.zero.full.stage3 import Zero3
 
 
-def demo(world: World, micro_batches: int = 2) -> list[Claim]:
-    """Gathers parameters when they are needed; the table shows bytes held and sent, and equality with torch's DDP.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
+def demo(world: World) -> list[Claim]:
+    """Gathers parameters when they are needed; the table shows bytes held and sent, and equality with torch's DDP."""
     rows = Rows(f"{small.PAPER}, §5.3")
     model = small.wrap(world, stage3.Zero3)
-    small.sent(rows, world, 3, model, micro_batches)
+    small.sent(rows, world, 3, model, 2)
     shards = [tensor for unit in model.units for tensor in (unit.flat, unit.shard, unit.shard.grad)]
     rows.add(
         "small form: bytes of parameters, gradients and optimizer states between steps",
@@ -52,8 +48,6 @@ def demo(world: World, micro_batches: int = 2) -> list[Claim]:
             case=f"{speed[0]} layers",
         )
     small.like_ddp(rows, world, stage3.Zero3)
-    with world.timed("a step of forward, backward, synchronize and step"):
-        small.step(world, model)
     spans = step_time.spans_of_stage3(world, Zero3)
     world.figure(lambda: pictures.prefetching(spans))
     return rows.claims()
