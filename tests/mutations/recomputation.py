@@ -127,7 +127,7 @@ MUTATIONS = [
         " + 2 * batch * seq * hidden * vocabulary",
         "",
         SELECTIVE,
-        "operations that recomputing every block adds",
+        "operations that recomputing the core adds",
     ),
     Mutation(
         f"{THEORY}.layer_flops", "24 * batch", "22 * batch", CHECKPOINT, "operations done again: the blocks' forward"
