@@ -11,13 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-def atomic_operations(files: int, removed: int = 0) -> int:
-    """3F + 7 operations on the disk: make, write and sync F files and the manifest; make, sync and rename the folder,
-    sync its parent; and one for each old checkpoint that is removed (from POSIX's guarantees, Pillai et al. 2014, §2).
-    """
-    return 3 * (files + 1) + 4 + removed
-
-
 def lost_in_place(files: int) -> int:
     """4F + 2 of these moments leave nothing where the F files and the manifest of the only checkpoint are overwritten.
 

@@ -7,6 +7,7 @@ ATOMIC, ASYNCHRONOUS, FLASH, POSITION, INTERVAL = (
     f"{HOME}.{name}" for name in ("atomic", "asynchronous", "flash", "position", "interval")
 )
 NEITHER = "moments of a save at which a kill or a power failure leaves neither"
+IN_PLACE = "moments at which a kill leaves neither, where the only"
 BYTES = "bytes of a checkpoint whose flip"
 STALL = "stall of 4 saves"
 VALUES = "elements written that are not those at the moment"
@@ -59,7 +60,7 @@ MUTATIONS = [
         why="the checksum finds it, too; the size only says what happened",
     ),
     # Practice: asynchronous.
-    Mutation(f"{ASYNCHRONOUS}.Asynchronous.save", "self.wait()", "pass", ASYNCHRONOUS, "most writes under way"),
+    Mutation(f"{ASYNCHRONOUS}.Asynchronous.save", "self.wait()", "pass", ASYNCHRONOUS, VALUES),
     Mutation(
         f"{ASYNCHRONOUS}.Asynchronous.save",
         "self.pool.submit(self.write, self.buffer)",
@@ -175,10 +176,8 @@ MUTATIONS = [
     Mutation(f"{INTERVAL}.simulate", "kept += interval", "kept += interval + saving", INTERVAL, GOODPUT),
     Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
     # Theory.
-    Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations on the disk"),
-    Mutation(
-        f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "moments at which a kill leaves neither, where"
-    ),
+    Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, IN_PLACE),
+    Mutation(f"{THEORY}.lost_in_place", "+ files + 1", "+ files", ATOMIC, IN_PLACE),
     Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments at which a kill leaves the old"),
     Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
