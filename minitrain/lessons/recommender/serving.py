@@ -23,14 +23,9 @@ from minitrain.recommender.tables import Table
 DIMENSION, PATIENCE = 5, 60.0  # numbers in a row; seconds for a version to come
 
 
-def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Claim]:
-    """Updates tables on all ranks but the last, which serves them; the table shows bytes, and rows that differ.
-
-    Args:
-        steps: Steps, each of which writes a version.
-        batch: Impressions of each rank in a step.
-        age: Updates without which a row is dropped.
-    """
+def demo(world: World) -> list[Claim]:
+    """Updates tables on all ranks but the last, which serves them; the table shows bytes, and rows that differ."""
+    steps, batch, age = 6, 64, 3  # each step writes a version; updates without which a row is dropped
     rows, workers = Rows("Liu et al. 2022, §2.2.2"), max(world.size - 1, 1)
     table, written = Table(DIMENSION, Adagrad(lr=0.2), seed=3, device=world.device), 0
     keys = [Clicks(ids=500).batch(step, batch * (world.rank + 1)).ids["id0"].unique() for step in range(steps)]
