@@ -19,11 +19,6 @@ def lost_in_place(files: int) -> int:
     return 3 * files + 1 + files + 1
 
 
-def renamed_after(files: int) -> int:
-    """3F + 6: the number of the operation, from 1, that makes the new checkpoint the newest (the rename)."""
-    return 3 * (files + 1) + 3
-
-
 def asynchronous_stall(saves: int, copy: float, write: float, work: float) -> float:
     """k·c + (k − 1)·max(0, w − τ): k copies of c seconds, and what remains of writes of w seconds after work of τ."""
     return saves * copy + (saves - 1) * max(0.0, write - work)

@@ -37,6 +37,6 @@ MUTATIONS = [
         "math.sqrt(2 * saving * mean)",
         "math.sqrt(2 * saving) * mean",
         f"{HOME}.interval",
-        "goodput that the best",
+        "minutes by which Young's",
     ),
 ]

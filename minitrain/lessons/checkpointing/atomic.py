@@ -20,7 +20,7 @@ FILES = 3  # in a checkpoint, besides the manifest
 
 def demo(world: World) -> list[Claim]:
     """Ends a save at every moment and flips every byte; the table shows that one checkpoint always loads."""
-    rows, old, newest = Rows("derived"), dict[str, int](), partial(loaded, count=FILES)
+    rows, newest = Rows("derived"), partial(loaded, count=FILES)
     with shared_folder(world) as shared:
         folder = shared / str(world.rank)
         root = folder / "root"
@@ -34,17 +34,10 @@ def demo(world: World) -> list[Claim]:
             case, wrong = f"{how}, keep = {keep}", sum(step not in (0, 1) for step in found)
             what = "moments of a save at which a kill or a power failure leaves neither the old nor the new checkpoint"
             rows.add(what, "0", 0, wrong, "moments", "Pillai et al. 2014, §2", case=case, how="compared")
-            if how == FAILURES[0]:
-                old[case] = sum(step == 0 for step in found)
         found = outcomes(root, lambda to, step: in_place(to, step, content(step, FILES)), newest, "killed")
         lost = sum(step not in (0, 1) for step in found)
         what = "moments at which a kill leaves neither, where the only checkpoint is overwritten"
         rows.add(what, "4F + 2", costs.lost_in_place(FILES), lost, "moments", how="compared")
-        for case, left in old.items():
-            what = "moments at which a kill leaves the old checkpoint: all before the rename"
-            # Every operation up to it, and the writes, which can be half done.
-            before, source = costs.renamed_after(FILES) + FILES + 1, "POSIX, rename(), fsync()"
-            rows.add(what, "3F + 6 + F + 1", before, left, "moments", source, case=case, how="compared")
         whole, flips = damaged(atomic.save(folder, 5, content(5, FILES)))
         what = "bytes of a checkpoint whose flip is found"
         rows.add(what, "all", whole, flips, "bytes", "FIPS 180-4", how="compared")

@@ -39,13 +39,6 @@ def demo(world: World) -> list[Claim]:
     """Trains a click model with no servers; the table shows bytes, that servers give the same, and the AUC reached."""
     servers, batch = 1, 64  # ranks with tables, where hybrid is compared with servers, and impressions of each worker
     rows, setting, n = Rows(), Setting(Clicks(ids=1000), 5, batch), world.size
-    _, ledger = train(world, setting, STEPS, carrier=pairwise)
-    what, formula = (
-        f"bytes sent by this rank for tables in {STEPS} steps",
-        "Σ ((8 + dw) · ids from others + dw · ids for others)",
-    )
-    rows.add(what, formula, sum(each[world.rank].sent.bytes for each in step_costs(setting, STEPS, n)), ledger.sent)
-
     same = f"elements of rows and states that differ from a parameter server's, {STEPS} steps"
     busy = f"bytes to and from the busiest rank for tables, {STEPS} steps"
     link = {"hybrid": "max over ranks of asked and served", "servers": "max over ranks of Σ (8 + 2dw) · ids"}

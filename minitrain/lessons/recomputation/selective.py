@@ -30,9 +30,7 @@ def demo(world: World) -> list[Claim]:
         what = "small form and full form: operations done again, the cores' forward"
         again = trial.operations(how) - once
         rows.add(what, "4Lbs²h", layers * costs.core_flops(*widths), again, "1", case=name)
-    work, share = trial.operations(recompute), costs.selective_share(*widths, layers, trial.vocabulary)
-    what = "operations that recomputing the core adds, as a part of the step's"
-    rows.add(what, "s/(18h + 3s + 3V/2L)", share, (work - once) / once, "1")
+    work = trial.operations(recompute)
     lesson.equal(rows, trial, forms)
     points = {"nothing": (trial.step().peak, once), "attention core": (trial.step(recompute).peak, work)}
     points["every block"] = (trial.step(every_block).peak, every)

@@ -28,13 +28,6 @@ def demo(world: World) -> list[Claim]:
     theory = sum(costs.found_by_shifted_pairs(nodes) for nodes in NODES)
     what = "up to 2 faults among 4 to 8 nodes: sets found by two rounds of shifted pairs"
     rows.add(what, "Σ C(n, f) − …", theory, naive, "1")
-    answers = [(found_by_pairs(n, faulty), faulty) for n in range(1, 9) for faulty in fault_sets(n, n)]
-    undecided = sum(answer is None for answer, _ in answers)
-    theory = sum(map(costs.undecidable, range(1, 9)))
-    rows.add("any faults among 1 to 8 nodes: sets in which it cannot decide", "Σ (n + 1)", theory, undecided, "1")
-    wrong = sum(answer not in (None, faulty) for answer, faulty in answers)
-    rows.add("any faults among 1 to 8 nodes: sets in which it accuses the wrong nodes", "0", 0, wrong, "1")
-
     what, right = "real ranks, each faulty in turn: ranks found from what arrives", 0
     with Ledger() as ledger, world.timed("a check of all ranks, of which none is faulty"):
         on_ranks(world, faulty=-1)
