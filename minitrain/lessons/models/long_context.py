@@ -43,15 +43,8 @@ def curves(
 ) -> Curves:
     """Loss by position, up to 256, of a GPT that was trained on 64 tokens: as it is, and continued on 256.
 
-    Args:
-        short_steps: Steps of 32 sequences of 64.
-        long_steps: Steps of 8 sequences of 256, as many tokens as before.
-        bases: Of the first stage, and another for the second.
-        seed: Of weights and samples.
-        count: Windows of held-out text.
-
-    Returns:
-        For each kind of second stage the mean loss in nats of each 32 positions.
+    Of each kind of second stage, with the first stage's base and with another one, the mean loss in nats of each 32
+    positions, over `count` windows of held-out text.
     """
     text, (base, _) = Text.load("reference"), bases
     gpt = GPT(replace(CONFIG, rope_base=base), seed=seed)

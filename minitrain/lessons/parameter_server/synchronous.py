@@ -102,10 +102,9 @@ def links(rows: Rows, world: World) -> None:
 def lost_push(world: World, limit: float = 2.0) -> str:
     """Break it: the last worker leaves out its second push. What this rank then says, within `limit` seconds.
 
-    The server waits for the push, and all workers wait for the server's next answer: no rank computes a wrong number,
-    and none goes on, until the time limit ends each wait. This happens without the checks of ranks, which would notice
-    the circle after two seconds, on some ranks a little earlier than on others. It has a group of its own, since a
-    receive that ran out of time closes the pair of ranks for good.
+    The server waits for the push, and all workers for the server's next answer, until the time limit ends each wait.
+    The checks of ranks, which would notice the circle, are off. It has a group of its own, since a receive that ran out
+    of time closes the pair of ranks for good.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit))
     assert isinstance(group, dist.ProcessGroup)

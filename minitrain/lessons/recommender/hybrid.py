@@ -55,18 +55,11 @@ def demo(world: World) -> list[Claim]:
         ours, theirs = click.gathered(mine), click.gathered(kept)
         unlike = sum(click.different(ours[name], theirs[name]) for name in theirs)
         rows.add(same, "0", 0, unlike, "1", how="compared")
-        loads = {
-            "hybrid": [
-                [each.sent.bytes + each.received.bytes for each in of] for of in step_costs(setting, STEPS, workers)
-            ],
-            "servers": [
-                [
-                    each.to_server.bytes + each.to_worker.bytes
-                    for each in click.step_costs(setting, step, servers, workers)
-                ]
-                for step in range(STEPS)
-            ],
-        }
+        sizes = [[each.sent.bytes + each.received.bytes for each in of] for of in step_costs(setting, STEPS, workers)]
+        loads = {"hybrid": sizes, "servers": []}
+        for step in range(STEPS):
+            of_rank = click.step_costs(setting, step, servers, workers)
+            loads["servers"].append([each.to_server.bytes + each.to_worker.bytes for each in of_rank])
         for way, by_step in loads.items():
             found = max(gather_objects(ledgers[way].sent + ledgers[way].received))
             rows.add(f"{busy}, {way}", link[way], max(sum(of_one) for of_one in zip(*by_step, strict=True)), found)
