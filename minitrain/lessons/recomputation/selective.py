@@ -14,13 +14,8 @@ from minitrain.recomputation.selective import recompute
 
 def demo(world: World) -> list[Claim]:
     """Recomputes the cores of attention; the table shows bytes kept, and the small part of work that is done again."""
-    rows, layers, heads, widths = (
-        Rows(f"{lesson.KORTHIKANTI}, appendix A"),
-        3,
-        4,
-        (2, 64, 32),
-    )  # sequences, tokens, width
-    trial = lesson.Trial(world, layers, widths[2], heads, *widths[:2])
+    layers, heads, widths = 3, 4, (2, 64, 32)  # sequences, tokens, width
+    rows, trial = Rows(f"{lesson.KORTHIKANTI}, appendix A"), lesson.Trial(world, layers, widths[2], heads, *widths[:2])
     forms: dict[str, lesson.How] = {"small form": recompute, "full form": cores}
     once, every = trial.operations(), trial.operations(every_block)
     kept = layers * costs.gpt_layer_selective(*widths, heads) + costs.gpt_ends(*widths, trial.vocabulary)

@@ -114,10 +114,8 @@ def demo(world: World) -> list[Claim]:
     """Runs a chain of layers in three ways on a virtual machine; the table shows what hides behind products."""
     trial, rows = Trial(world, 3), Rows(BOOK)
     least = 32 * max(1, world.size - 1)  # tokens at which both take equally long; four times and a quarter of them, too
-    backward, gathered = (
-        {hide: make(least, hide) for hide in (True, False)} for make in (trial.backward, trial.gathered)
-    )
-    split = trial.split(least)
+    backward = {hide: trial.backward(least, hide) for hide in (True, False)}
+    gathered, split = {hide: trial.gathered(least, hide) for hide in (True, False)}, trial.split(least)
     world.figure(lambda: pictures.runs(spans_of(backward, gathered, split)))
     for name, runs, right in (
         ("gradients", backward, trial.one_device_backward(least)),

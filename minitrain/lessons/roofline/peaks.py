@@ -112,12 +112,8 @@ def operations(
     tokens, heads = batch * seq, hidden // 64
     stream, branch = matrix(MANY * tokens, hidden), matrix(MANY * tokens, hidden)
     x, wide, query = matrix(tokens, hidden), matrix(tokens, 4 * hidden), matrix(batch, heads, seq, 64)
-    square, up, down, head = (
-        matrix(hidden, hidden),
-        matrix(hidden, 4 * hidden),
-        matrix(4 * hidden, hidden),
-        matrix(hidden, vocabulary),
-    )
+    square, up = matrix(hidden, hidden), matrix(hidden, 4 * hidden)
+    down, head = matrix(4 * hidden, hidden), matrix(hidden, vocabulary)
     return {
         "residual addition": lambda: stream.add_(branch),
         "attention core": lambda: F.scaled_dot_product_attention(query, query, query),
