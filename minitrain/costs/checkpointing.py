@@ -11,24 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-def atomic_operations(files: int, removed: int = 0) -> int:
-    """3F + 7 operations on the disk: make, write and sync F files and the manifest; make, sync and rename the folder,
-    sync its parent; and one for each old checkpoint that is removed (from POSIX's guarantees, Pillai et al. 2014, §2).
-    """
-    return 3 * (files + 1) + 4 + removed
-
-
 def lost_in_place(files: int) -> int:
     """4F + 2 of these moments leave nothing where the F files and the manifest of the only checkpoint are overwritten.
 
     They are before 3F + 1 operations and within F + 1 writes, from the first truncation to the last write.
     """
     return 3 * files + 1 + files + 1
-
-
-def renamed_after(files: int) -> int:
-    """3F + 6: the number of the operation, from 1, that makes the new checkpoint the newest (the rename)."""
-    return 3 * (files + 1) + 3
 
 
 def asynchronous_stall(saves: int, copy: float, write: float, work: float) -> float:

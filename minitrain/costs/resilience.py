@@ -39,11 +39,6 @@ def fault_sets(nodes: int, faults: int) -> int:
     return sum(math.comb(nodes, f) for f in range(faults + 1))
 
 
-def undecidable(nodes: int) -> int:
-    """n + 1 = C(n, n − 1) + C(n, n): sets of faulty nodes that leave no two healthy ones, so that no pair passes."""
-    return nodes + 1
-
-
 def found_by_shifted_pairs(nodes: int) -> int:
     """Sets of up to two faulty nodes of n ≥ 4 that are found by pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …
 

@@ -7,6 +7,7 @@ ATOMIC, ASYNCHRONOUS, FLASH, POSITION, INTERVAL = (
     f"{HOME}.{name}" for name in ("atomic", "asynchronous", "flash", "position", "interval")
 )
 NEITHER = "moments of a save at which a kill or a power failure leaves neither"
+IN_PLACE = "moments at which a kill leaves neither, where the only"
 BYTES = "bytes of a checkpoint whose flip"
 STALL = "stall of 4 saves"
 VALUES = "elements written that are not those at the moment"
@@ -48,8 +49,8 @@ MUTATIONS = [
         f"{ATOMIC}.load",
         "reversed(checkpoints(root))",
         "checkpoints(root)",
-        ATOMIC,
-        "moments at which a kill leaves the old",
+        test="tests/checkpointing/test_atomic.py::test_what_is_saved_is_loaded_and_the_latest_stay",
+        why="the older one is as complete",
     ),
     Mutation(
         f"{ATOMIC}.damage",
@@ -58,8 +59,15 @@ MUTATIONS = [
         test="tests/checkpointing/test_atomic.py",
         why="the checksum finds it, too; the size only says what happened",
     ),
+    Mutation(
+        f"{ATOMIC}.save",
+        'glob(f"*{UNFINISHED}")',
+        'glob("nothing")',
+        test="tests/checkpointing/test_atomic.py::test_the_next_save_removes_what_a_killed_one_has_left",
+        why="in the lesson nothing is saved after a save that was killed",
+    ),
     # Practice: asynchronous.
-    Mutation(f"{ASYNCHRONOUS}.Asynchronous.save", "self.wait()", "pass", ASYNCHRONOUS, "most writes under way"),
+    Mutation(f"{ASYNCHRONOUS}.Asynchronous.save", "self.wait()", "pass", ASYNCHRONOUS, VALUES),
     Mutation(
         f"{ASYNCHRONOUS}.Asynchronous.save",
         "self.pool.submit(self.write, self.buffer)",
@@ -175,11 +183,8 @@ MUTATIONS = [
     Mutation(f"{INTERVAL}.simulate", "kept += interval", "kept += interval + saving", INTERVAL, GOODPUT),
     Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
     # Theory.
-    Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations on the disk"),
-    Mutation(
-        f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "moments at which a kill leaves neither, where"
-    ),
-    Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments at which a kill leaves the old"),
+    Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, IN_PLACE),
+    Mutation(f"{THEORY}.lost_in_place", "+ files + 1", "+ files", ATOMIC, IN_PLACE),
     Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.flash_memory", "4 * 8", "8", FLASH, "bytes of memory"),

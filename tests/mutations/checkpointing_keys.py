@@ -12,8 +12,8 @@ MUTATIONS = [
         f"{FULL}.shards.WritePlan.__init__",
         "tensor.detach()",
         "tensor.detach().double()",
-        f"{HOME}.checkpoint",
-        "bytes of tensors",
+        test="tests/checkpointing/test_checkpoint.py",
+        why="the demo compares values, and the manifest says which dtype was asked for",
     ),
     # What is read is added to what was there.
     Mutation(
@@ -37,6 +37,6 @@ MUTATIONS = [
         "math.sqrt(2 * saving * mean)",
         "math.sqrt(2 * saving) * mean",
         f"{HOME}.interval",
-        "goodput that the best",
+        "minutes by which Young's",
     ),
 ]

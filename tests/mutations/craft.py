@@ -25,7 +25,13 @@ MUTATIONS = [
         ("mean loss of each source", "bytes into the all-reduce"),
     ),
     Mutation(f"{SOURCES}.bits_per_byte", "loss * tokens", "loss * size", SOURCES, "bits per byte"),
-    Mutation(f"{PROBES}.log_probability", "len(prompt) - 1 :", "len(prompt) - 2 : -1", PROBES, "difference from minus"),
+    Mutation(
+        f"{PROBES}.log_probability",
+        "len(prompt) - 1 :",
+        "len(prompt) - 2 : -1",
+        test="tests/craft/test_probes.py",
+        why="sums agree",
+    ),
     Mutation(
         f"{SPIKES}.Spikes.limit",
         "median(self.usual)",

@@ -80,7 +80,7 @@ MUTATIONS = [
         'yield f"{step} loss {fingerprint(loss)}"',
         "pass",
         f"{HOME}.first_difference",
-        "lines of a step's",
+        "wrong names",
     ),
     # g for f: what all ranks have is added up, and its gradient is not.
     Mutation(

@@ -220,7 +220,9 @@ MUTATIONS = [
         test="tests/costs/test_embedding.py::test_bytes_of_a_row",
         why="averages are only drawn",
     ),
-    Mutation("minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes sent by this rank"),
+    Mutation(
+        "minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes to and from the busiest"
+    ),
     Mutation(
         "minitrain.costs.hybrid.on_average",
         "(workers - 1) / workers",
@@ -251,14 +253,18 @@ MUTATIONS = [
         "bytes of the versions",
     ),
     Mutation(
-        f"{TABLES}.tables.Table.evict", "<= self.updates - age", "< self.updates - age", SERVING, "rows left when"
+        f"{TABLES}.tables.Table.evict",
+        "<= self.updates - age",
+        "< self.updates - age",
+        test="tests/recommender/test_serving.py::test_rows_that_are_evicted_leave_the_replica_and_may_come_back",
+        why="the demo drops no rows",
     ),
     Mutation(
         f"{SERVING}.Publisher.evict",
         "self._evicted.append(self.table.evict(age))",
         "self._evicted.append(self.table.evict(age)[:0])",
-        SERVING,
-        "rows left when",
+        test="tests/recommender/test_serving.py::test_rows_that_are_evicted_leave_the_replica_and_may_come_back",
+        why="the demo drops no rows",
     ),
     Mutation(
         f"{SERVING}.Replica._apply",

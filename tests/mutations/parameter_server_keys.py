@@ -20,23 +20,23 @@ MUTATIONS = [
         "make_optimizer(module.parameters())",
         "make_optimizer([self.flat])",
         f"{HOME}.synchronous",
-        "small form: bytes of AdamW's",
+        "small form: weights that differ",
     ),
-    # As if the server served one worker.
+    # The loss of another step: the server's log is replayed with other gradients.
     Mutation(
-        f"{LESSONS}.asynchronous.demo",
-        "steps * (n if roles.serves else 1), sent",
-        "steps, sent",
+        f"{LESSONS}.runs.versions_of",
+        "update.worker, update.step",
+        "update.worker, update.step + 1",
         f"{HOME}.asynchronous",
-        "small form, random delays: bytes",
+        "parameters that differ",
     ),
-    # As if a step of all workers were one update.
+    # As if the step that begins were done.
     Mutation(
-        f"{LESSONS}.asynchronous.demo",
-        "*UPDATES, n * steps,",
-        "*UPDATES, steps,",
+        f"{LESSONS}.asynchronous.most_ahead",
+        "update.step - min(there)",
+        "update.step + 1 - min(there)",
         f"{HOME}.asynchronous",
-        "small form, random delays: updates",
+        "most steps that a worker",
     ),
     # No worker waits for the slowest.
     Mutation(

@@ -75,10 +75,16 @@ MUTATIONS = [
         f"{MIXED}.MixedPrecision.step", "(self.masters, clip)", "(self.masters, 2 * clip)", MIXED, "length of an SGD"
     ),
     Mutation(f"{FP8}.Scale.quantize", "before / largest", "2 * before / largest", FP8, "largest number of a tensor"),
-    Mutation(f"{FP8}.Scale.quantize", "self.amax.append(now)", "pass", FP8, "elements that saturate"),
+    Mutation(
+        f"{FP8}.Scale.quantize",
+        "self.amax.append(now)",
+        "pass",
+        test=f"{TESTS}::test_a_delayed_scale_is_after_the_largest_of_the_calls_before",
+        why="the demo has no calls before",
+    ),
     Mutation(f"{FP8}.product", "a_scale * b_scale", "a_scale", FP8, "error of a layer's output"),
     Mutation(f"{FP8}.Linear.backward", "x8.t(), sx, g8, sg", "x8.t(), sx, g8, sx", FP8, "error of a layer's output"),
-    Mutation(f"{QUANTIZED}.quantize", "/ 127", "/ 100", QUANTIZED, "error of one rounding"),
+    Mutation(f"{QUANTIZED}.quantize", "/ 127", "/ 100", test=f"{TESTS}::test_bytes_and_back", why="others are bounds"),
     Mutation(
         f"{QUANTIZED}.all_reduce",
         "cut(gradient + residual, ranks)",

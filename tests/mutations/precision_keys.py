@@ -6,13 +6,13 @@ HOME = "minitrain.precision"
 LESSONS = "minitrain.lessons.precision"
 
 MUTATIONS = [
-    # One bit of the significand too few.
+    # Updates are taken away, and below 1 numbers are closer to each other.
     Mutation(
-        f"{LESSONS}.master_weights.demo",
-        "2.0 ** (each.mantissa + 1)",
-        "2.0**each.mantissa",
+        f"{LESSONS}.master_weights.vanished",
+        "1 + ratio",
+        "1 - ratio",
         f"{HOME}.master_weights",
-        "2048 + 1 in float16",
+        "significands that stay, updates between",
     ),
     # An update that is twice as large does not vanish.
     Mutation(
@@ -67,8 +67,8 @@ MUTATIONS = [
         f"{HOME}.fp8.Scale.quantize",
         "max(self.amax) if self.delayed and self.amax else now",
         "now",
-        f"{HOME}.fp8",
-        "elements that saturate",
+        test="tests/precision/test_precision.py::test_a_delayed_scale_is_after_the_largest_of_the_calls_before",
+        why="the demo has no calls before",
     ),
     # Backward keeps what has not been rounded.
     Mutation(

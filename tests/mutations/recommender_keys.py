@@ -12,7 +12,7 @@ MUTATIONS = [
         "distinct(ids)",
         "distinct(ids % 100)",
         f"{HOME}.embedding",
-        "rows made on all servers",
+        "elements that differ from a dense",
     ),
     # An all-to-all for each table.
     Mutation(
@@ -20,7 +20,7 @@ MUTATIONS = [
         "came = self._exchange(gradients, pending.wishes, self._dimensions, forth=True)",
         "came = [self._exchange(gradients, pending.wishes, self._dimensions, forth=True) for _ in gradients][0]",
         f"{HOME}.hybrid",
-        ("all-to-alls in a step", "bytes to and from the busiest rank for tables, 8 steps, hybrid"),
+        "bytes to and from the busiest rank for tables, 4 steps, hybrid",
     ),
     # Ids of 4 bytes.
     Mutation(
@@ -28,7 +28,7 @@ MUTATIONS = [
         "sum(partner) * ID",
         "sum(partner) * 4",
         f"{HOME}.hybrid",
-        "bytes to and from the busiest rank for tables, 8 steps, servers",
+        "bytes to and from the busiest rank for tables, 4 steps, servers",
     ),
     # Uphill.
     Mutation(

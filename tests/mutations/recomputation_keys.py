@@ -19,8 +19,8 @@ MUTATIONS = [
         f"{THEORY}.recomputation.best_k",
         "peak_of_segments(layers, k, segment_input, layer)",
         "peak_of_segments(layers, k, segment_input, segment_input)",
-        f"{HOME}.every_kth",
-        "best k of 1, 2 and 3",
+        test="tests/costs/test_recomputation.py::test_single_blocks_are_best_for_a_transformer_of_usual_depth",
+        why="the demo looks for the best k of linear layers",
     ),
     # The last segment is not computed again, since its backward comes at once.
     Mutation(

@@ -51,16 +51,16 @@ MUTATIONS = [
         f"{HOME}.stuck.Watchdog.__init__",
         "self.progress()",
         "self._write()\n        self.progress()",
-        f"{HOME}.stuck",
-        "characters of stacks",
+        test="tests/resilience/test_stuck.py::test_progress_puts_a_stack_off",
+        why="in the lesson stacks are written in any case",
     ),
-    # An ordered sum, where the usual one is to be shown.
+    # The micro-batches that are left over belong to no rank.
     Mutation(
-        f"{LESSONS}.ordered_sum.plainly",
-        "total = training.in_order(found)\n        all_reduce(total, group).wait()",
-        "total = ordered_sum(found, group)",
+        f"{HOME}.ordered_sum.share",
+        "micro_batches * (rank + 1) // ranks",
+        "micro_batches // ranks * (rank + 1)",
         f"{HOME}.ordered_sum",
-        "… with an all-reduce",
+        "elements that differ from one device's after",
     ),
     # Weights are read in place of momentum.
     Mutation(

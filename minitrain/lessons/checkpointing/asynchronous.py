@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.checkpointing.asynchronous`: stalls in virtual time, copies, and one writer.
+"""The lesson of `minitrain.checkpointing.asynchronous`: stalls in virtual time, and copies.
 
 The thread is replaced by a disk with a clock of its own: a write takes as long as its bytes at the disk's speed, and
 its values are read at the last moment at which they may be, when the training waits for it. So a copy that is changed
@@ -24,15 +24,11 @@ from minitrain.lessons.rows import Rows
 
 COPY = 1e-3  # virtual seconds per byte of a copy in memory: a power of ten, so that the numbers can be read
 SPEEDS = {"a disk that keeps up": 4e-3, "a slow disk": 4e-2}  # virtual seconds per byte
-WORK = 20.0  # virtual seconds between two saves
+SAVES, WORK = 4, 20.0  # virtual seconds between two saves
 
 
-def demo(world: World, saves: int = 4) -> list[Claim]:
-    """Saves behind a training's back; the table shows stalls, copies, memory, and values that stay as they were.
-
-    Args:
-        saves: One after each step of 20 virtual seconds.
-    """
+def demo(world: World) -> list[Claim]:
+    """Saves behind a training's back; the table shows stalls, copies, memory, and values that stay as they were."""
     rows = Rows("Mohan et al. 2021")
     for name, speed in SPEEDS.items():
         state, written, expected = training(world), [], []
@@ -40,8 +36,8 @@ def demo(world: World, saves: int = 4) -> list[Claim]:
         saver = Asynchronous(lambda now, written=written: written.append(copies_of(now)))
         stall = copied = 0
         with VirtualClock() as clock:
-            saver.pool = disk = Disk(clock, speed)  # type: ignore[assignment]
-            for step in range(saves):
+            saver.pool = Disk(clock, speed)  # type: ignore[assignment]
+            for step in range(SAVES):
                 clock.work(WORK, f"step {step}")
                 for tensor in state.values():
                     tensor.add_(1)
@@ -51,19 +47,18 @@ def demo(world: World, saves: int = 4) -> list[Claim]:
                     saver.save(state)
                 stall, copied = stall + clock.now - before, copied + copies.bytes
         saver.wait()
-        what, copy = f"stall of {saves} saves, on a disk that keeps up and on one that does not", COPY * size
-        theory = costs.asynchronous_stall(saves, copy, speed * size, WORK)
+        what, copy = f"stall of {SAVES} saves, on a disk that keeps up and on one that does not", COPY * size
+        theory = costs.asynchronous_stall(SAVES, copy, speed * size, WORK)
         rows.time(what, "k·c + (k − 1)·max(0, w − τ)", theory, stall, "derived", case=name, tolerance=1e-9)
-        rows.add("bytes copied while the training waits", "k · S", saves * size, copied, case=name)
+        rows.add("bytes copied while the training waits", "k · S", SAVES * size, copied, case=name)
         # A state that was never written is as wrong as it can be.
-        wrong = size * abs(saves - len(written))
+        wrong = size * abs(SAVES - len(written))
         for now, then in zip(written, expected, strict=False):
             wrong += sum(now[key].shape != then[key].shape or int((now[key] != then[key]).sum()) for key in then)
         what = "elements written that are not those at the moment of the save"
         rows.add(what, "0", 0, wrong, "elements", case=name, how="compared")
         memory = storage_bytes(saver.buffer.values())
         rows.add("bytes of copies in memory", "S", size, memory, "B", "derived", case=name)
-        rows.add("most writes under way at once", "1", 1, disk.most, "writes", "derived", case=name)
     world.draw = lambda: clock.timeline.draw("a save waits for the one before it")
     return rows.claims()
 
@@ -97,11 +92,8 @@ class Disk:
 
     def __init__(self, clock: VirtualClock, speed: float):
         self.clock, self.speed = clock, speed
-        self.under_way = self.most = 0
 
     def submit(self, write: Callable[[Mapping[str, Tensor]], object], state: Mapping[str, Tensor]) -> SimpleNamespace:
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
         size = sum(tensor.nbytes for tensor in state.values())
         end = self.clock.now + self.speed * size
         self.clock.timeline.record("write", "optimizer", "disk", self.clock.now, end)
@@ -109,6 +101,5 @@ class Disk:
         def result() -> None:
             write(state)
             self.clock.wait_until(end)
-            self.under_way -= 1
 
         return SimpleNamespace(result=result)

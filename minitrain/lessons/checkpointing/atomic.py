@@ -11,50 +11,36 @@ from minitrain.checkpointing import atomic
 from minitrain.comm import World
 from minitrain.costs import checkpointing as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.checkpointing.disk import FAILURES, Disk, on, outcomes
+from minitrain.lessons.checkpointing.disk import FAILURES, outcomes
 from minitrain.lessons.rows import Rows
 from minitrain.lessons.shared_folder import shared_folder
 
+FILES = 3  # in a checkpoint, besides the manifest
 
-def demo(world: World, files: int = 3) -> list[Claim]:
-    """Ends a save at every moment and flips every byte; the table shows that one checkpoint always loads.
 
-    Args:
-        files: In a checkpoint, besides the manifest.
-    """
-    rows, old, newest = Rows("derived"), dict[str, int](), partial(loaded, count=files)
+def demo(world: World) -> list[Claim]:
+    """Ends a save at every moment and flips every byte; the table shows that one checkpoint always loads."""
+    rows, newest = Rows("derived"), partial(loaded, count=FILES)
     with shared_folder(world) as shared:
         folder = shared / str(world.rank)
         root = folder / "root"
         folder.mkdir()
         for keep, how in product((2, 1), FAILURES):  # with one, the old checkpoint is removed at the end
-            found = outcomes(
-                root, lambda to, step, keep=keep: atomic.save(to, step, content(step, files), keep), newest, how
-            )
+
+            def save(to: Path, step: int, keep: int = keep) -> None:
+                atomic.save(to, step, content(step, FILES), keep)
+
+            found = outcomes(root, save, newest, how)
             case, wrong = f"{how}, keep = {keep}", sum(step not in (0, 1) for step in found)
             what = "moments of a save at which a kill or a power failure leaves neither the old nor the new checkpoint"
             rows.add(what, "0", 0, wrong, "moments", "Pillai et al. 2014, §2", case=case, how="compared")
-            if how == FAILURES[0]:
-                old[case] = sum(step == 0 for step in found)
-        found = outcomes(root, lambda to, step: in_place(to, step, content(step, files)), newest, "killed")
+        found = outcomes(root, lambda to, step: in_place(to, step, content(step, FILES)), newest, "killed")
         lost = sum(step not in (0, 1) for step in found)
         what = "moments at which a kill leaves neither, where the only checkpoint is overwritten"
-        rows.add(what, "4F + 2", costs.lost_in_place(files), lost, "moments", how="compared")
-        for case, left in old.items():
-            what = "moments at which a kill leaves the old checkpoint: all before the rename"
-            # Every operation up to it, and the writes, which can be half done.
-            before, source = costs.renamed_after(files) + files + 1, "POSIX, rename(), fsync()"
-            rows.add(what, "3F + 6 + F + 1", before, left, "moments", source, case=case, how="compared")
-        what = "bytes of a checkpoint whose flip is found; also where the file is cut off there"
-        whole, flips, cuts = damaged(atomic.save(folder, 5, content(5, files)))
-        for case, count in (("flipped", flips), ("cut off", cuts)):
-            rows.add(what, "all", whole, count, "bytes", "FIPS 180-4", case=case, how="compared")
-        for step in (6, 7):
-            with on(Disk()) as disk:
-                atomic.save(folder, step, content(step, files), keep=2)
-        theory = costs.atomic_operations(files, 1)
-        what = "operations on the disk in a save that also removes an old checkpoint"
-        rows.add(what, "3F + 7 + 1", theory, len(disk.names), "operations")
+        rows.add(what, "4F + 2", costs.lost_in_place(FILES), lost, "moments", how="compared")
+        whole, flips = damaged(atomic.save(folder, 5, content(5, FILES)))
+        what = "bytes of a checkpoint whose flip is found"
+        rows.add(what, "all", whole, flips, "bytes", "FIPS 180-4", how="compared")
     return rows.claims()
 
 
@@ -90,16 +76,14 @@ def named(path: Path) -> bool:
         return False
 
 
-def damaged(path: Path) -> tuple[int, int, int]:
-    """All bytes of a checkpoint, and those whose flip, or cut off with all that follow in their file, is found."""
-    whole = flips = cuts = 0
+def damaged(path: Path) -> tuple[int, int]:
+    """All bytes of a checkpoint, and those whose flip is found."""
+    whole = flips = 0
     for file in sorted(path.iterdir()):
         data = file.read_bytes()
         whole += len(data)
         for place in range(len(data)):
             file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             flips += named(path)
-            file.write_bytes(data[:place])
-            cuts += named(path)
         file.write_bytes(data)
-    return whole, flips, cuts
+    return whole, flips

@@ -31,16 +31,13 @@ class Disk:
     Args:
         dies: The number of the operation, from 0, before which the process ends; None lets it live.
         half: Whether it ends in the midst of this operation, if that is a write.
-
-    Attributes:
-        names: The operations so far.
     """
 
     O_RDONLY = os.O_RDONLY
 
     def __init__(self, dies: int | None = None, half: bool = False):
         self.dies, self.half = dies, half
-        self.names: list[str] = []
+        self.names: list[str] = []  # of the operations so far
         self.contents: set[Path] = set()  # written, not synced
         self.lists: list[tuple[str, Path, Path | bytes]] = []  # changes of names, in folders that were not synced
         self.paths: dict[int, Path] = {}
@@ -147,14 +144,7 @@ def on(disk: Disk) -> Iterator[Disk]:
 def outcomes(
     root: Path, save: Callable[[Path, int], object], found: Callable[[Path], int | None], how: str
 ) -> list[int | None]:
-    """What is found after a second save that ended at each of its moments, one after the other.
-
-    Args:
-        root: An empty folder.
-        save: Saves a step.
-        found: The step that is found afterwards; None if there is none.
-        how: One of `FAILURES`.
-    """
+    """What is found after a second save that ended at each of its moments, one after the other, one of `FAILURES`."""
     results: list[int | None] = []
     operation, ended = 0, False
     while not ended:

@@ -29,38 +29,36 @@ GEMINI = "Wang et al. 2023, §4"
 RUN = 17  # the number of the training
 ALPHA, BETA = 3.0, 2e-3  # virtual seconds: per message, and per byte of it
 
+ELEMENTS = 501  # of a rank's shard, 8 bytes each
 
-def demo(world: World, elements: int = 501) -> list[Claim]:
-    """Saves into shared memory; the table shows states after dead processes and nodes, bytes, memory and stall.
 
-    Args:
-        elements: Of a rank's shard, 8 bytes each.
-    """
+def demo(world: World) -> list[Claim]:
+    """Saves into shared memory; the table shows states after dead processes and nodes, bytes, memory and stall."""
     # What lies in the CPU's memory is sent from there, which NCCL cannot.
-    rows, n, size, group = Rows(GEMINI), world.size, 8 * elements, new_group(range(world.size), backend="gloo")
+    rows, n, size, group = Rows(GEMINI), world.size, 8 * ELEMENTS, new_group(range(world.size), backend="gloo")
     for dies in ("a process", "the last rank's node"):
         what = f"elements changed after {dies} has died"
         if "node" in dies and n == 1:
             rows.needs(2, what, "0")
             continue
         with memory() as folder:
-            flash = Flash(folder, state(world, 0, elements), RUN, group=group)
+            flash = Flash(folder, state(world, 0), RUN, group=group)
             held = sum(file.stat().st_size for file in folder.iterdir())
             with Ledger() as ledger:
                 for step in (1, 2, 3):
-                    flash.save(step, state(world, step, elements))
+                    flash.save(step, state(world, step))
             if "node" in dies and world.rank == n - 1:
                 shutil.rmtree(folder)
                 folder.mkdir()
             del flash
-            rows.add(what, "0", 0, restored(world, folder, elements, group), "elements", how="compared")
+            rows.add(what, "0", 0, restored(world, folder, group), "elements", how="compared")
         rows.add("bytes of memory", "4S + 64", costs.flash_memory(size), held, "B", "derived", case=dies)
         rows.add("bytes sent in 3 saves", "3S", 3 * size * (n > 1), ledger.sent, case=dies)
     with memory() as folder:
-        flash = Flash(folder, state(world, 0, elements), RUN, group=group)
+        flash = Flash(folder, state(world, 0), RUN, group=group)
         # The numbers in the head of a slot take no time.
         with VirtualClock(ALPHA, BETA) as clock, Copies(clock, least=size):
-            flash.save(1, state(world, 1, elements))
+            flash.save(1, state(world, 1))
     world.draw = lambda: clock.timeline.draw("a save into memory: a copy, and the exchange with the peers")
     predicted, formula = costs.flash_stall(size, COPY, ALPHA, BETA, n), "cS + α + βS; one rank: 2cS"
     rows.time("stall of a save", formula, predicted, clock.now, "derived", tolerance=1e-9)
@@ -74,14 +72,14 @@ def memory() -> Iterator[Path]:
         yield Path(it)
 
 
-def state(world: World, step: int, elements: int) -> Tensor:
+def state(world: World, step: int) -> Tensor:
     """This rank's shard after a step; no two elements of all ranks and steps are alike."""
-    first = (step * world.size + world.rank) * elements
-    return torch.arange(first, first + elements, dtype=torch.float64)
+    first = (step * world.size + world.rank) * ELEMENTS
+    return torch.arange(first, first + ELEMENTS, dtype=torch.float64)
 
 
-def restored(world: World, folder: Path, elements: int, group: Group) -> int:
+def restored(world: World, folder: Path, group: Group) -> int:
     """A new process loads: elements that are not those of step 3, and one more if it says that they are of another."""
-    shard = torch.full((elements,), torch.nan, dtype=torch.float64)
+    shard = torch.full((ELEMENTS,), torch.nan, dtype=torch.float64)
     step = Flash(folder, shard, RUN, group=group).load(shard)
-    return int((shard != state(world, 3, elements)).sum()) + (step != 3)
+    return int((shard != state(world, 3)).sum()) + (step != 3)

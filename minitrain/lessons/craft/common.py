@@ -20,15 +20,9 @@ SEQ, SAMPLES = 32, 4  # tokens of a sample, and samples of a rank in a batch
 
 
 class Training:
-    """A GPT under data parallelism; `step(n)` trains on batch n.
+    """A GPT under data parallelism; `step(n)` trains on batch n, each rank on so many samples of it.
 
-    Args:
-        world: This rank.
-        bad: Batches in whose place something else comes: "garbage" or "repeats".
-        lr: Of AdamW.
-        samples: Of each rank in a batch.
-        layers: Of the GPT.
-        hidden: Width of the GPT.
+    `bad` says of some batches what comes in their place: "garbage" or "repeats".
     """
 
     def __init__(

@@ -32,8 +32,6 @@ def demo(world: World) -> list[Claim]:
         rows.add(what, formula, 0, int(place[1] != first), "names", case=kind, how="compared")
     same = first_difference.first_difference(right, log(world, steps))
     rows.add("differences of two runs without a mistake", "0", 0, int(same is not None), "", how="compared")
-    parameters = [*common.Training(world).model.parameters()]
-    rows.add("lines of a step's log", "2P + 1", 2 * len(parameters) + 1, len(right) // steps, "lines")
     return rows.claims()
 
 

@@ -22,13 +22,9 @@ SOURCES, PILE, HIGHAM = ("prose", "code"), "Gao et al. 2020, §3.1", "Higham 200
 UNIT = 2.0**-53
 
 
-def demo(world: World, steps: int = 60) -> list[Claim]:
-    """Trains a small GPT on prose, and measures its loss on prose and code; the picture: the loss of both by position.
-
-    Args:
-        steps: Of training, on prose alone.
-    """
-    rows, training = Rows(), common.Training(world)
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT on prose, and measures its loss on prose and code; the picture: both losses by position."""
+    rows, training, steps = Rows(), common.Training(world), 60
     with world.timed(f"{steps} steps"):
         for number in range(steps):
             training.step(number)

@@ -17,13 +17,9 @@ PROMPT, RIGHT, WRONG = b"one of th", b"e ", b"q "
 BLIMP, CARLINI = "Warstadt et al. 2020, §3", "Carlini et al. 2019, §4"
 
 
-def demo(world: World, steps: int = 120) -> list[Claim]:
-    """Asks a small GPT during its training how it would go on; the picture: the answers over the run.
-
-    Args:
-        steps: Of training; a probe every tenth.
-    """
-    rows, training, path = Rows(), common.Training(world, lr=1e-2), {}
+def demo(world: World) -> list[Claim]:
+    """Asks a small GPT during its training how it would go on; the picture: the answers over the run."""
+    rows, training, path, steps = Rows(), common.Training(world, lr=1e-2), {}, 120
 
     def model(tokens: torch.Tensor) -> torch.Tensor:
         return training.model(tokens.to(world.device))[0].cpu()
@@ -43,23 +39,12 @@ def demo(world: World, steps: int = 120) -> list[Claim]:
     what, rounding = "probabilities of all tokens that may follow, added up", 2 * (256 + 16) * 2.0**-53
     rows.add(what, "Σ p(x) = 1", 1, every, "1", tolerance=rounding)
     at_once, one_by_one = asked(PROMPT, RIGHT), asked(PROMPT, RIGHT[:1]) + asked(PROMPT + RIGHT[:1], RIGHT[1:])
-    what, formula = (
-        "a continuation's log-probability: difference from its tokens' one by one",
-        "Σ log p(xᵢ | x₁ … xᵢ₋₁)",
-    )
+    what = "a continuation's log-probability: difference from its tokens' one by one"
+    formula = "Σ log p(xᵢ | x₁ … xᵢ₋₁)"
     # The model computes in float32, and other kernels may compute a shorter text.
     rows.add(what, formula, 0, abs(at_once - one_by_one), "1", BLIMP, how="compared", absolute=1e-4)
-    inputs, targets = (
-        torch.tensor([[*text]], device=world.device) for text in (PROMPT + RIGHT[:-1], PROMPT[1:] + RIGHT)
-    )
-    loss = common.token_losses(training.model, (inputs, targets))[0, -len(RIGHT) :].sum().item()
-    what = "difference from minus the loss of these tokens, by torch"
-    rows.add(what, "−Σ Lᵢ", 0, abs(at_once + loss), "1", how="compared", absolute=rounding)
-    what, formula = (
-        "log-probability of a frequent word's end, after the run and before it",
-        "log p after ≥ log p before",
-    )
-    rows.add(what, formula, path[0][0], at_once, "nats", CARLINI, how="compared", relation=">=")
+    what = "log-probability of a frequent word's end, after the run and before it"
+    rows.add(what, "log p after ≥ log p before", path[0][0], at_once, "nats", CARLINI, how="compared", relation=">=")
     what, formula = "how much likelier than letters that never follow, after the run", "log p(right) > log p(wrong)"
     found = probes.prefers(model, PROMPT, RIGHT, WRONG, common.SEQ)
     rows.add(what, formula, 0, found, "nats", BLIMP, how="compared", relation=">=")

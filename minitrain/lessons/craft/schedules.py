@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +43,12 @@ def demo(world: World) -> list[Claim]:
         what = "the same after a decay over the second half of the steps"
         rows.add(what, "v ← (1−ηₖ)²v + ηₖ²", expected, settle(rates), "1", case=case, **deviations)
 
-    def stable(step: int, steps: int) -> float:
-        return schedules.warmup_stable_decay(step, steps, WARMUP, DECAY)
-
-    def cosine(step: int, steps: int) -> float:
-        return schedules.cosine(step, steps, WARMUP)
-
     what = f"steps that runs of {STEPS} and {2 * STEPS} steps have in common"
     # The first step of a decay is still at the peak, and so is the first one after the warm-up.
-    expected = STEPS - DECAY + 1
+    expected, stable = STEPS - DECAY + 1, partial(schedules.warmup_stable_decay, warmup=WARMUP, decay=DECAY)
     rows.add(f"{what}, warm-up, stable, decay", "T − d + 1", expected, in_common(stable), "steps", "Hu et al. 2024, §4")
-    rows.add(f"{what}, cosine", "w + 1", WARMUP + 1, in_common(cosine), "steps", SGDR)
+    found = in_common(partial(schedules.cosine, warmup=WARMUP))
+    rows.add(f"{what}, cosine", "w + 1", WARMUP + 1, found, "steps", SGDR)
     world.figure(lambda: pictures.schedules(STEPS, WARMUP, DECAY))
     return rows.claims()
 

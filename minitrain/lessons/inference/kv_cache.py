@@ -24,13 +24,9 @@ POPE, KAPLAN = "Pope et al. 2022, §2", "Kaplan et al. 2020, §2.1, for 2N; deri
 HEAD, LAYERS, VOCABULARY, BATCH = 4, 3, 61, 2
 
 
-def demo(world: World, prompt: int = 7, count: int = 9) -> list[Claim]:
-    """Writes with a cache, on one rank and with the heads divided; the table shows text, bytes and operations.
-
-    Args:
-        prompt: s, the tokens of each of two prompts.
-        count: c, the tokens that are written.
-    """
+def demo(world: World) -> list[Claim]:
+    """Writes with a cache, on one rank and with the heads divided; the table shows text, bytes and operations."""
+    prompt, count = 7, 9  # tokens of each prompt, and tokens that are written
     rows, tokens, total = Rows(POPE), prompts(world, prompt), prompt + count
     n, sizes = world.size, (HEAD, total, BATCH, 8)
     for case, kv_heads, rope in (("GPT", 2 * n, False), ("one key and value head", 1, False), ("rotary", 2 * n, True)):

@@ -23,15 +23,12 @@ from minitrain.pipeline_parallel.splitting import evenly, split
 HIDDEN, HEADS = 16, 2
 
 
-def demo(world: World, prompt: int = 6, count: int = 5) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Writes with a stage of a GPT on each rank; the table shows text, bytes, cache, and the time for some groups.
 
     The picture: who works when, with as many groups as stages.
-
-    Args:
-        prompt: s, the tokens of each prompt.
-        count: c, the tokens that are written.
     """
+    prompt, count = 6, 5  # s, tokens of each prompt, and c, tokens that are written
     rows, n, last = Rows("derived"), world.size, world.rank == world.size - 1
     writer = Writer(world, n, prompt, count)
     with Ledger() as ledger:

@@ -9,12 +9,6 @@ from minitrain.lessons.matrix_product.compare import compare
 from minitrain.matrix_product import by_data
 
 
-def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
-    """Splits Y = XW by rows of X; the table shows what a rank holds, what it sends, and that one device agrees.
-
-    Args:
-        rows: Rows of X and Y.
-        inner: Columns of X, rows of W.
-        columns: Columns of W and Y.
-    """
-    return compare(world, by_data, costs.by_data, rows, inner, columns)
+def demo(world: World) -> list[Claim]:
+    """Splits Y = XW by rows of X; the table shows what a rank holds, what it sends, and that one device agrees."""
+    return compare(world, by_data, costs.by_data, 4, 5, 8)

@@ -31,13 +31,8 @@ FORMULAS = {
 def compare(world: World, split: ModuleType, cost: Callable, *sizes: int, forward: Any = None) -> list[Claim]:
     """Run a split product forward and backward, and claim what a rank holds and sends, and one device's numbers.
 
-    Args:
-        world: This rank.
-        split: by_data, by_columns or by_rows.
-        cost: The theory of it.
-        *sizes: Rows of X, its columns, and columns of W. The same is claimed of sizes of which no two are equal, in
-            float64, where a wrong letter in a formula shows.
-        forward: Takes the place of the split's own.
+    `sizes` are rows of X, its columns, and columns of W. The same is claimed of sizes of which no two are equal, in
+    float64, where a wrong letter in a formula shows. `forward` takes the place of the split's own.
     """
     source, held, *sent = FORMULAS[cost.__name__]
     rows = Rows(source)

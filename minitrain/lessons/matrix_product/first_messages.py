@@ -13,16 +13,10 @@ from minitrain.lessons.rows import Rows
 from minitrain.matrix_product.first_messages import relay, shift_at_once, shift_in_turn
 
 
-def demo(world: World, elements: int = 1000) -> list[Claim]:
-    """Hands tensors from rank to rank in three orders; the table shows messages, bytes, who got what, and time.
-
-    Args:
-        elements: Number of float32 values in a rank's tensor.
-    """
-    if elements < 1:
-        raise ValueError(f"elements={elements} leaves nothing to send; use at least 1")
-    rows, rank, ranks, size = Rows(), world.rank, world.size, 4 * elements
-    mine = torch.full((elements,), float(rank), device=world.device)  # each rank's tensor is full of its number
+def demo(world: World) -> list[Claim]:
+    """Hands tensors from rank to rank in three orders; the table shows messages, bytes, who got what, and time."""
+    rows, rank, ranks, size = Rows(), world.rank, world.size, 4 * 1000
+    mine = torch.full((1000,), float(rank), device=world.device)  # each rank's tensor is full of its number
     with Ledger() as ledger:
         first = relay(mine)
     what, formula, sends = "relay: bytes and messages sent", "S in a message, on the last rank 0", int(rank < ranks - 1)

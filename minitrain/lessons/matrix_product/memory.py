@@ -19,20 +19,9 @@ ZERO, KORTHIKANTI = "Rajbhandari et al. 2020, §3.1", "Korthikanti et al. 2022, 
 VOCABULARY = 251
 
 
-def demo(
-    world: World, layers: int = 3, hidden: int = 120, heads: int = 5, batch: int = 7, sequence: int = 100
-) -> list[Claim]:
-    """Trains a small GPT for one step on each rank; the table shows bytes of each kind next to their formulas.
-
-    By default all sizes differ, so that a wrong letter in a formula shows.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Width of the residual stream.
-        heads: Attention heads.
-        batch: Sequences in the batch.
-        sequence: Tokens in a sequence.
-    """
+def demo(world: World) -> list[Claim]:
+    """Trains a small GPT for one step on each rank; the table shows bytes of each kind next to their formulas."""
+    layers, hidden, heads, batch, sequence = 3, 120, 5, 7, 100  # all different, so that a wrong letter shows
     rows, held, gpu = Rows(ZERO), {}, world.device.type != "cpu"
     sizes = VOCABULARY, sequence, layers, hidden
     parameters, tensors = costs.gpt_parameters(*sizes), costs.gpt_tensors(layers)
@@ -48,10 +37,8 @@ def demo(
         found, more = held[case], {"source": KORTHIKANTI, "absolute": slack}
         rows.add(f"bytes of activations, {case}", formula, expected, found["activations"], **more)
         for kind in ("parameters", "gradients"):
-            formula = "4Ψ, Ψ = L(12h² + 13h) + (V+s)h + 2h"
-            rows.add(
-                "bytes of parameters, and of gradients", formula, 4 * parameters, found[kind], case=f"{kind}, {case}"
-            )
+            formula, what = "4Ψ, Ψ = L(12h² + 13h) + (V+s)h + 2h", "bytes of parameters, and of gradients"
+            rows.add(what, formula, 4 * parameters, found[kind], case=f"{kind}, {case}")
         expected = costs.adamw_bytes(parameters, tensors)
         rows.add("bytes of optimizer states", "8Ψ + 4 per tensor", expected, found["optimizer states"], case=case)
 

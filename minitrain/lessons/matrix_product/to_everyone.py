@@ -14,13 +14,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.matrix_product.to_everyone import collect, total
 
 
-def demo(world: World, elements: int = 1001) -> list[Claim]:
-    """Adds one tensor from every rank, each rank sending its own to all others; the table shows bytes and the sum.
-
-    Args:
-        elements: Number of float32 values in a rank's tensor.
-    """
-    rows, n = Rows("Thakur et al. 2005, §4"), world.size
+def demo(world: World) -> list[Claim]:
+    """Adds one tensor from every rank, each rank sending its own to all others; the table shows bytes and the sum."""
+    rows, n, elements = Rows("Thakur et al. 2005, §4"), world.size, 1001
     what, formula = "sum: bytes sent, and messages", "(n−1)·S in n−1 messages"
     for dtype in (torch.float32, torch.float64):
         # Whole numbers, so that the sum is exact in any order.

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.data.text import Samples, Text, cut_windows
+from minitrain.lessons.pictures.panels import panels
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 
@@ -42,15 +43,8 @@ def curves(
 ) -> Curves:
     """Loss by position, up to 256, of a GPT that was trained on 64 tokens: as it is, and continued on 256.
 
-    Args:
-        short_steps: Steps of 32 sequences of 64.
-        long_steps: Steps of 8 sequences of 256, as many tokens as before.
-        bases: Of the first stage, and another for the second.
-        seed: Of weights and samples.
-        count: Windows of held-out text.
-
-    Returns:
-        For each kind of second stage the mean loss in nats of each 32 positions.
+    Of each kind of second stage, with the first stage's base and with another one, the mean loss in nats of each 32
+    positions, over `count` windows of held-out text.
     """
     text, (base, _) = Text.load("reference"), bases
     gpt = GPT(replace(CONFIG, rope_base=base), seed=seed)
@@ -101,10 +95,7 @@ def by_position(gpt: GPT, text: Text, count: int) -> list[float]:
 
 def picture(found: Curves) -> Figure:
     """Loss over position: a color for each base, dashed without training on long sequences."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 3)
     middles = [BIN * number + BIN / 2 for number in range(LONG // BIN)]
     colors: dict[str, str] = {}
     for name, losses in found.items():
@@ -113,9 +104,7 @@ def picture(found: Curves) -> Figure:
         axes.plot(middles, losses, stage, marker="o", markersize=3, color=color, label=name)
     axes.axvline(SHORT, color="#999999", linewidth=1)
     axes.text(SHORT, axes.get_ylim()[1], f" trained up to {SHORT}", va="top", color="#666666", fontsize=9)
-    axes.set_xlabel("position")
-    axes.set_ylabel("loss, nats per byte")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel="position", ylabel="loss, nats per byte")
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure
 

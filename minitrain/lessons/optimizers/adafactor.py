@@ -20,12 +20,9 @@ from minitrain.zero.full.stage1 import Zero1
 PAPER = "Shazeer & Stern 2018"
 
 
-def demo(world: World, lr: float = 0.6) -> list[Claim]:
-    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, bytes, and what other ranks send.
-
-    Args:
-        lr: The largest relative step; at 0.6 the third step is bound by 1/√t instead.
-    """
+def demo(world: World) -> list[Claim]:
+    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, bytes, and what is sent."""
+    lr = 0.6  # the largest relative step; the third one is bound by 1/√t instead
     rows, make = Rows(f"{PAPER}, §3"), partial(Adafactor, lr=lr)
     theta, gradients = common.example(world)
     small = theta / 100, gradients
@@ -59,14 +56,8 @@ def demo(world: World, lr: float = 0.6) -> list[Claim]:
     what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces in the steps of the full form"
     # One rank alone sends nothing.
     predicted = common.STEPS * costs.adafactor_payload(common.SHAPES, 8) * (world.size > 1)
-    rows.add(
-        what,
-        f"{common.STEPS}w · Σ(r + c + 2), or E + 2 for a vector",
-        predicted,
-        run.ledger.payload("all_reduce"),
-        "B",
-        "derived",
-    )
+    formula, sent = f"{common.STEPS}w · Σ(r + c + 2), or E + 2 for a vector", run.ledger.payload("all_reduce")
+    rows.add(what, formula, predicted, sent, "B", "derived")
     return rows.claims()
 
 
@@ -76,9 +67,8 @@ def by_hand(x: Tensor, gradients: list[Tensor], lr: float, eps: tuple, d: float)
     for t, g in enumerate(gradients, 1):
         # The weight of step i: 1 − β̂ᵢ = i^−0.8, times β̂ of all later steps.
         weights = [i**-0.8 * math.prod(1 - j**-0.8 for j in range(i + 1, t + 1)) for i in range(1, t + 1)]
-        v = torch.stack([weight * (each**2 + eps[0]) for weight, each in zip(weights, gradients[:t], strict=True)]).sum(
-            0
-        )
+        squares = [weight * (each**2 + eps[0]) for weight, each in zip(weights, gradients[:t], strict=True)]
+        v = torch.stack(squares).sum(0)
         if x.dim() == 2:
             v = torch.outer(v.sum(1), v.sum(0)) / v.sum()
         u = g / v.sqrt()

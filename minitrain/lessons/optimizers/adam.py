@@ -22,21 +22,17 @@ from minitrain.optimizers.adam import Adam
 from minitrain.zero.stage1 import Zero1
 
 
-def demo(world: World, lr: float = 0.1) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Steps some tensors with Adam; the table shows torch's Adam, bytes, and ZeRO-1.
 
     The picture: what each optimizer of this chapter keeps per parameter of a GPT.
-
-    Args:
-        lr: α, the learning rate.
     """
-    rows, make = Rows("Kingma & Ba 2015, algorithm 1"), partial(Adam, lr=lr)
+    rows, make = Rows("Kingma & Ba 2015, algorithm 1"), partial(Adam, lr=0.1)
     what, source = "five steps: largest difference from torch.optim.Adam", "torch.optim.Adam"
     # As usual; then other means, and an ε that matters.
     for betas, eps in (((0.9, 0.999), 1e-8), ((0.5, 0.7), 0.3)):
-        ours, theirs = (
-            common.train(world, partial(each, lr=lr, betas=betas, eps=eps)) for each in (Adam, torch.optim.Adam)
-        )
+        how = {"lr": 0.1, "betas": betas, "eps": eps}
+        ours, theirs = (common.train(world, partial(each, **how)) for each in (Adam, torch.optim.Adam))
         rows.near(what, ours, theirs, common.bound(5), "θ − α m̂ / (√v̂ + ε)", source, f"β = {betas}, ε = {eps}")
     common.held(rows, world, make, costs.adam, "2wE")
     run = common.under_zero1(world, lambda module: Zero1(module, make), make)

@@ -17,13 +17,9 @@ from minitrain.optimizers.adam8bit import Adam8bit
 from minitrain.zero.stage1 import Zero1
 
 
-def demo(world: World, lr: float = 0.1, block: int = 64) -> list[Claim]:
-    """Steps tensors with 8-bit Adam; the table shows formulas, its rounding, bytes, and ZeRO-1 cut between blocks.
-
-    Args:
-        lr: α, the learning rate.
-        block: Numbers that share a scale.
-    """
+def demo(world: World) -> list[Claim]:
+    """Steps tensors with 8-bit Adam; the table shows formulas, its rounding, bytes, and ZeRO-1 cut between blocks."""
+    lr, block = 0.1, 64  # numbers that share a scale
     rows, make = Rows("Dettmers et al. 2021, §1.3 and §2"), partial(Adam8bit, lr=lr, block=block)
     theta, gradients = common.example(world)
     found, right = common.stepped(partial(make, block=4), theta, gradients), by_hand(theta, gradients, lr, 4)

@@ -54,20 +54,13 @@ TRAININGS: list[Training] = [(optimizer, "", BATCHES[0]) for optimizer in SCALED
 TRAININGS += [(optimizer, rule, batch) for batch in BATCHES[1:] for optimizer, rule in product(SCALED, RULES)]
 
 
-def sweep(world: World, sequences: int = 2048, seed: int = 0) -> dict[Training, float]:
+def sweep(world: World, sequences: int = 2048) -> dict[Training, float]:
     """Train a small GPT once for each of `TRAININGS`, which the ranks share, on equally many sequences.
 
     The rate suits the smallest batch, and is scaled by a rule for the others. It is warmed up over an eighth of the
-    steps.
-
-    Args:
-        sequences: Of each training, so that a batch of B has `sequences` / B steps.
-        seed: Of the parameters and of the order of the text.
-
-    Returns:
-        The losses on held-out text of the trainings of this rank.
+    steps. Returns the losses on held-out text of the trainings of this rank.
     """
-    return {each: held_out(*each, sequences, seed) for each in TRAININGS[world.rank :: world.size]}
+    return {each: held_out(*each, sequences, seed=0) for each in TRAININGS[world.rank :: world.size]}
 
 
 def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -> float:
@@ -82,13 +75,13 @@ def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -
         return model(*Samples(text.validation, CONFIG.positions).batch(0, 256))[1].item()
 
 
-def trust_ratios(steps: int = 60, batch: int = 16, lr: float = 0.01, seed: int = 0) -> dict[str, list[float]]:
+def trust_ratios(steps: int = 60) -> dict[str, list[float]]:
     """‖x‖/‖r + λx‖ of each matrix in each step, while a small GPT is trained with LAMB."""
-    model, samples = GPT(CONFIG, seed=seed), Samples(Text.load("reference").training, CONFIG.positions)
-    optimizer, (beta_1, beta_2) = LAMB(model.parameters(), lr=lr), (0.9, 0.999)
+    model, samples = GPT(CONFIG, seed=0), Samples(Text.load("reference").training, CONFIG.positions)
+    optimizer, (beta_1, beta_2) = LAMB(model.parameters(), lr=0.01), (0.9, 0.999)
     ratios: dict[str, list[float]] = {name: [] for name, x in model.named_parameters() if x.dim() == 2}
     before = [x.detach().clone() for x in optimizer.parameters]
-    for t, _ in enumerate(losses(model, [optimizer], samples, range(steps), batch), 1):
+    for t, _ in enumerate(losses(model, [optimizer], samples, range(steps), 16), 1):
         # What the step has used, from the means that it has left behind.
         for (name, now), x, m, v in zip(model.named_parameters(), before, optimizer.m, optimizer.v, strict=True):
             if name in ratios:

@@ -16,14 +16,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.optimizers.lamb import LAMB
 
 
-def demo(world: World, lr: float = 0.1, decay: float = 0.3, eps: float = 0.05) -> list[Claim]:
-    """Steps a 2 × 3 matrix and some layers with LAMB; the table shows formulas, scales, bytes, and ZeRO-1.
-
-    Args:
-        lr: α, the part of its norm by which a layer moves.
-        decay: λ, the weight decay.
-        eps: ε, large enough to matter.
-    """
+def demo(world: World) -> list[Claim]:
+    """Steps a 2 × 3 matrix and some layers with LAMB; the table shows formulas, scales, bytes, and ZeRO-1."""
+    lr, decay, eps = 0.1, 0.3, 0.05  # α, λ, and ε, which is large enough to matter
     rows, make = Rows("You et al. 2020, algorithm 2"), partial(LAMB, lr=lr, eps=eps, weight_decay=decay)
     theta, gradients = common.example(world)
     norm, formula = float(theta.norm()), "x − α φ(‖x‖) (r + λx) / ‖r + λx‖"

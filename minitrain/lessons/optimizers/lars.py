@@ -16,15 +16,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.optimizers.lars import LARS
 
 
-def demo(world: World, lr: float = 0.5, eta: float = 0.2, momentum: float = 0.8, decay: float = 0.3) -> list[Claim]:
-    """Steps a 2 × 3 matrix and some layers with LARS; the table shows formulas, scales, bytes, and ZeRO-1.
-
-    Args:
-        lr: γ, the global learning rate.
-        eta: η, how far a layer trusts its step.
-        momentum: m.
-        decay: β, the weight decay.
-    """
+def demo(world: World) -> list[Claim]:
+    """Steps a 2 × 3 matrix and some layers with LARS; the table shows formulas, scales, bytes, and ZeRO-1."""
+    lr, eta, momentum, decay = 0.5, 0.2, 0.8, 0.3  # γ, η, m and β
     rows = Rows("You et al. 2017, algorithm 1")
     make = partial(LARS, lr=lr, momentum=momentum, weight_decay=decay, eta=eta)
     theta, gradients = common.example(world)

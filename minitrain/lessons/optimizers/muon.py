@@ -17,17 +17,11 @@ from minitrain.roofline.flops import Flops
 MATRICES = ((31, 17), (17, 31), (8, 8))
 
 
-def demo(world: World, lr: float = 0.1) -> list[Claim]:
-    """Steps matrices with Muon; the table shows singular values, torch's Muon, bytes, and operations.
-
-    Args:
-        lr: The learning rate.
-    """
-    rows, make = Rows("Jordan et al. 2024"), partial(Muon, lr=lr)
-    common.held(rows, world, make, costs.muon, "wE", MATRICES)
-    ours, theirs = (
-        common.train(world, each, MATRICES, torch.float32) for each in (make, partial(torch.optim.Muon, lr=lr))
-    )
+def demo(world: World) -> list[Claim]:
+    """Steps matrices with Muon; the table shows singular values, torch's Muon, bytes, and operations."""
+    rows, makes = Rows("Jordan et al. 2024"), [partial(each, lr=0.1) for each in (Muon, torch.optim.Muon)]
+    common.held(rows, world, makes[0], costs.muon, "wE", MATRICES)
+    ours, theirs = (common.train(world, make, MATRICES, torch.float32) for make in makes)
     # The same operations in the same order.
     what = "elements that differ from torch.optim.Muon's after five steps in bfloat16"
     rows.equal(what, ours, theirs, "θ_ours = θ_torch", "torch.optim.Muon")

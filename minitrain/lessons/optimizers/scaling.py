@@ -19,16 +19,13 @@ from minitrain.optimizers.scaling import linear, square_root
 EXAMPLES = (-3.0, 1.0, 2.0, 8.0)  # derivatives of four examples: of mean 2 and variance 15.5
 
 
-def demo(world: World, lr: float = 0.125, k: int = 4) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Steps with batches k times as large, over all batches; the table shows what each scaling rule keeps.
 
     The picture: LAMB's trust ratio in each matrix of a small GPT.
-
-    Args:
-        lr: α, the learning rate of the small batch, of one example; a power of two.
-        k: How many times as large the large batch is; 4, so that √k is exact and k + 1 is odd.
     """
-    rows = Rows("Krizhevsky 2014")
+    # The rate of a batch of one example is a power of two; √k is exact, and k + 1 is odd.
+    rows, lr, k = Rows("Krizhevsky 2014"), 0.125, 4
     batches = torch.tensor([*product(EXAMPLES, repeat=k)], dtype=torch.float64, device=world.device)  # (4ᵏ, k)
     small = -lr * batches  # a step for each example
     steps = -linear(lr, k, 1) * batches.mean(1)

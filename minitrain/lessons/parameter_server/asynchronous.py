@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.comm import Ledger, World
+from minitrain.comm import World
 from minitrain.costs import staleness as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.parameter_server import runs
@@ -14,38 +14,29 @@ from minitrain.parameter_server.full.asynchronous import Update, on_gloo
 from minitrain.parameter_server.full.roles import Roles, split_roles
 
 PAPER = "Ho et al. 2013, §2"
-SENT = "small form, random delays: bytes that this rank sends", "n · steps · S at the server; steps · S at a worker"
-UPDATES = "small form, random delays: updates at the server", "n · steps"
 LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
 STALEST = "updates that the stalest gradient missed, in each run", "(n−1)(2s+1)"
 REPLAYED = "parameters that differ from the log's, replayed on one device, in each run"
 SURVIVES = True  # the demo goes on without a rank that dies
 
 
-def demo(world: World, staleness: int = 2, seconds: int = 32, dies: int | None = None) -> list[Claim]:
+def demo(world: World, seconds: int = 32, dies: int | None = None) -> list[Claim]:
     """Trains with a slow worker and a bound of 0, s or none; the table shows steps gained, and how stale gradients are.
 
     Args:
-        staleness: s: steps that a worker may be ahead of the slowest when it begins one.
         seconds: Virtual seconds of each run.
         dies: A rank that ends itself in the middle of a last run: a worker, and the others go on; or the server (0).
     """
-    if staleness < 0 or seconds < SLOW:
-        raise ValueError(
-            f"staleness={staleness} must be 0 or more, and seconds={seconds} a slow step, {SLOW:g}, or more"
-        )
-    rows, steps = Rows(PAPER), 8
+    rows, staleness = Rows(PAPER), 2  # s: steps that a worker may be ahead of the slowest when it begins one
     gained = f"updates in {seconds} virtual seconds, with a bound of 0, of {staleness}, and without one"
     bounded = "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"
     if world.size < 2:
-        for row in (SENT, UPDATES, LEAD, STALEST, (REPLAYED, "0"), (gained, bounded)):
+        for row in (LEAD, STALEST, (REPLAYED, "0"), (gained, bounded)):
             rows.needs(2, *row)
         return rows.claims()
     roles = on_gloo(split_roles(1))
-    n, slow = len(roles.workers), roles.workers[-1]
-    trace, sent = small_run(world, roles, staleness, Plan(steps=steps, pause=0.004, slow=slow))
-    rows.add(*SENT, 4 * len(trace.parameters) * steps * (n if roles.serves else 1), sent, "B", "derived")
-    rows.add(*UPDATES, n * steps, len(trace.updates), "1", "derived")
+    slow = roles.workers[-1]
+    trace = small_run(world, roles, staleness, Plan(steps=8, pause=0.004, slow=slow))
     by_the_log(rows, world, roles, "small form, random delays", trace, staleness)
 
     traces, times = {}, [SLOW if worker == slow else FAST for worker in roles.workers]
@@ -61,22 +52,21 @@ def demo(world: World, staleness: int = 2, seconds: int = 32, dies: int | None =
     return rows.claims() + (runs.with_a_death(world, roles, staleness, dies) if dies is not None else [])
 
 
-def small_run(world: World, roles: Roles, staleness: int, plan: Plan) -> tuple[Trace, int]:
-    """A run of the small form in real time: the server's log and parameters, and the bytes that this rank sent.
+def small_run(world: World, roles: Roles, staleness: int, plan: Plan) -> Trace:
+    """A run of the small form in real time: the server's log and parameters.
 
     Workers sleep by chance, and the slow one long: without a bound the others would be far ahead of it.
     """
     model, log, pulled = runs.small_model(world, seed=world.rank), [], []
-    with Ledger() as ledger:
-        if roles.serves:
-            server = asynchronous.AsynchronousServer(model, runs.optimizer_of(roles), staleness, roles.group)
-            server.serve(plan.steps)
-            log = server.log
-        else:
-            pulled = runs.work(world, model, asynchronous.AsynchronousWorker(model, roles.group), plan)
+    if roles.serves:
+        server = asynchronous.AsynchronousServer(model, runs.optimizer_of(roles), staleness, roles.group)
+        server.serve(plan.steps)
+        log = server.log
+    else:
+        pulled = runs.work(world, model, asynchronous.AsynchronousWorker(model, roles.group), plan)
     # Staleness: the updates between an update's pull and itself.
     updates = [Update(w, step, v, number - v, 0.0, True) for number, (w, step, v) in enumerate(log)]
-    return runs.of_the_server(Trace(updates, parameters=runs.flat(model), pulled={world.rank: pulled})), ledger.sent
+    return runs.of_the_server(Trace(updates, parameters=runs.flat(model), pulled={world.rank: pulled}))
 
 
 def by_the_log(rows: Rows, world: World, roles: Roles, case: str, trace: Trace, staleness: int) -> None:

@@ -13,19 +13,10 @@ from minitrain.parameter_server.full.roles import Roles
 
 
 def descend(world: World, roles: Roles, rate: float, rounds: int) -> tuple[list[float], list[int]]:
-    """Workers of equal speed bring down x²/2 without a bound.
+    """Workers of equal speed bring down x²/2 without a bound: x at the start and after each update, and staleness.
 
     They come in turns: each begins a virtual second after the one before it and takes n seconds for a step. So each
     gradient misses one update of every other worker, τ = n − 1 of them, but for the first round.
-
-    Args:
-        world: This rank.
-        roles: One server, n workers.
-        rate: The learning rate.
-        rounds: Steps of each worker.
-
-    Returns:
-        x at the start and after each update, and each gradient's staleness.
     """
     point = nn.ParameterList([torch.ones((), dtype=torch.float64)]).to(world.device)
     found, stale = [1.0], []

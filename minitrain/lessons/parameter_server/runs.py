@@ -27,23 +27,14 @@ RATE, WIDTH = 0.1, 8  # the learning rate, over the number of workers; features
 
 @dataclass
 class Trace:
-    """The server's record of a run.
+    """The server's record of a run."""
 
-    Attributes:
-        updates: Every gradient that arrived.
-        leads: For each pull, the steps that its worker was ahead of the slowest.
-        died: Workers that died.
-        losses: Virtual time and loss, at the start and after each update.
-        parameters: At the end, one after the other.
-        pulled: The parameters that each worker began its steps with, by worker.
-    """
-
-    updates: list[asynchronous.Update] = field(default_factory=list)
-    leads: list[int] = field(default_factory=list)
-    died: list[int] = field(default_factory=list)
-    losses: list[tuple[float, float]] = field(default_factory=list)
-    parameters: Tensor = field(default_factory=lambda: torch.empty(0))
-    pulled: dict[int, list[Tensor]] = field(default_factory=dict)
+    updates: list[asynchronous.Update] = field(default_factory=list)  # every gradient that arrived
+    leads: list[int] = field(default_factory=list)  # for each pull, the steps its worker was ahead of the slowest
+    died: list[int] = field(default_factory=list)  # workers that died
+    losses: list[tuple[float, float]] = field(default_factory=list)  # virtual time and loss, at first and per update
+    parameters: Tensor = field(default_factory=lambda: torch.empty(0))  # at the end, one after the other
+    pulled: dict[int, list[Tensor]] = field(default_factory=dict)  # what each worker began its steps with
 
     @property
     def stalest(self) -> int:
@@ -52,23 +43,14 @@ class Trace:
 
 
 class Plan(NamedTuple):
-    """A worker's behavior in a run.
+    """A worker's behavior in a run."""
 
-    Attributes:
-        steps: How many steps it makes at most.
-        seconds: It begins no step after so many virtual seconds; 0 where there is no virtual clock.
-        slow: The worker whose steps take longer.
-        pause: The longest that it sleeps in a step, in real seconds; the slow one sleeps twelve times as long.
-        poisoned: The step whose gradient is made NaN.
-        dies: The rank that ends itself, in the middle of its fourth step (a worker) or after four updates (the server).
-    """
-
-    steps: int = 1000
-    seconds: float = 0.0
-    slow: int = -1
-    pause: float = 0.0
-    poisoned: int = -1
-    dies: int = -1
+    steps: int = 1000  # at most
+    seconds: float = 0.0  # it begins no step after so many virtual seconds; 0 where there is no virtual clock
+    slow: int = -1  # the worker whose steps take longer
+    pause: float = 0.0  # the longest real sleep in a step; the slow one sleeps twelve times as long
+    poisoned: int = -1  # the step whose gradient is made NaN
+    dies: int = -1  # the rank that ends itself: a worker in its fourth step, or the server after four updates
 
 
 def small_model(world: World, seed: int = 0) -> nn.Module:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.checkpointing import interval
 from minitrain.costs import checkpointing as costs
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,17 +14,12 @@ if TYPE_CHECKING:
 
 def goodput(found: dict[float, float], mean: float, saving: float, restart: float) -> Figure:
     """Goodput over the interval: the formula as a line, the simulation as points."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(7, 3.4)
     low, high = min(found), max(found)
     taus = [low * (high / low) ** (i / 99) for i in range(100)]
     axes.plot(taus, [costs.goodput(tau, saving, restart, mean) for tau in taus], color="#0072B2", label="formula")
     axes.plot(list(found), list(found.values()), "o", color="#D55E00", label="simulated")
     axes.axvline(interval.daly(saving, mean), color="#999999", linestyle="--", label="Daly's interval")
-    axes.set_xscale("log")
-    axes.set_xlabel("minutes of work between two saves")
-    axes.set_ylabel("goodput")
+    axes.set(xscale="log", xlabel="minutes of work between two saves", ylabel="goodput")
     axes.legend(frameon=False)
     return figure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from minitrain.craft import schedules as factors
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,14 +20,10 @@ LOSS = "loss, nats per byte"
 
 def curves(lines: Mapping[str, tuple[Any, Any, dict[str, Any]]], x: str, y: str, scale: str = "linear") -> Figure:
     """Curves by name, each with its points and what matplotlib's `plot` is told of its look."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 2.6), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 2.6)
     for name, (places, values, look) in lines.items():
         axes.plot(list(places), list(values), label=name, **look)
     axes.set(xlabel=x, ylabel=y, yscale=scale)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure
 

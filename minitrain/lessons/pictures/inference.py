@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.costs import inference as costs
 from minitrain.costs import roofline
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,11 +14,8 @@ if TYPE_CHECKING:
 
 def throughput() -> Figure:
     """Tokens per second over the batch, for 6.7 billion parameters on an H100, by theory."""
-    from matplotlib.figure import Figure
-
     shape, machine = roofline.SEVEN_BILLION, roofline.MACHINES["H100"]
-    figure = Figure(figsize=(7, 3), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 3)
     batches = [2**i for i in range(11)]
     for kv_heads, tokens, color in ((32, 2048, "#D55E00"), (32, 256, "#E69F00"), (8, 2048, "#0072B2")):
         size = costs.gpt_parameters(shape.layers, shape.hidden, 128 * kv_heads, shape.vocabulary)
@@ -31,6 +29,5 @@ def throughput() -> Figure:
     axes.axvline(full, color="#999999", lw=1)
     axes.annotate("products take as long as\nreading the weights", (0.9 * full, 300), fontsize=8, ha="right")
     axes.set(xlabel="sequences written at once (dotted: the cache does not fit)", ylabel="tokens per second")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return figure

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from minitrain.comm.pictures import BYTES
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +64,7 @@ def _matrix(
 
 def held(steps: Mapping[str, Mapping[str, int]]) -> Figure:
     """Bytes by category, one bar for each step, each part with its size."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 1.2 + 0.75 * len(steps)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(8, 1.2 + 0.75 * len(steps))
     for row, sizes in enumerate(steps.values()):
         left = 0.0
         for category, (color, hatch) in BYTES.items():
@@ -78,6 +76,5 @@ def held(steps: Mapping[str, Mapping[str, int]]) -> Figure:
     axes.set_yticks(range(len(steps)), list(steps))
     axes.invert_yaxis()
     axes.set_xlabel("MB on one device")
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return figure

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from minitrain.lessons.pictures.panels import panels
+
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-def panels(width: float, height: float, count: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with so many panels side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    axes = figure.subplots(1, count, sharey=True, squeeze=False)[0]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def states(measured: dict[str, float]) -> Figure:
@@ -52,7 +42,7 @@ def sweep(by_rank: Sequence[dict[tuple[str, str, int], float]]) -> Figure:
 
     top = 5.0  # little better than nothing learned, ln 256 = 5.5
     losses = {training: loss for each in by_rank for training, loss in each.items()}
-    figure, both = panels(7, 2.8, 2)
+    figure, both = panels(7, 2.8, 2, sharey=True)
     for axes, (optimizer, (_, best)) in zip(both, SCALED.items(), strict=True):
         first = losses[optimizer, "", BATCHES[0]]
         for rule, marker, color in zip(RULES, "so", ("#D55E00", "#0072B2"), strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from minitrain.lessons.pictures.panels import panels
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -17,10 +19,7 @@ def links(points: list[tuple[int, int, float, float]]) -> Figure:
     Args:
         points: Workers, servers, and what the busiest server and the busiest rank of the ring carried, in S.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(8, 4.2)
     workers = list(range(2, 17))
     styles = {1: ("#D55E00", "-"), 2: ("#E69F00", "--"), 4: ("#CC79A7", "-."), 8: ("#56B4E9", ":")}
     for servers, (color, line) in styles.items():
@@ -35,16 +34,12 @@ def links(points: list[tuple[int, int, float, float]]) -> Figure:
     axes.set(xlabel="workers n", ylabel="bytes through the busiest link, in S", title="Who is the bottleneck")
     axes.set(ylim=(0, 16), xlim=(1.5, 16))
     figure.legend(loc="outside right upper", frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def staleness(traces: Mapping[str, Trace], seconds: float) -> Figure:
     """Loss against virtual time, and how stale gradients were, for each bound."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(9, 3.6, 2)
     looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "||")]
     most = max(trace.stalest for trace in traces.values())
     for place, ((name, trace), (color, line, hatch)) in enumerate(zip(traces.items(), looks, strict=False)):
@@ -58,5 +53,4 @@ def staleness(traces: Mapping[str, Trace], seconds: float) -> Figure:
     right.set(xlabel="updates between pull and push", ylabel="share of gradients", title="Staleness")
     for axes in (left, right):
         axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from minitrain.lessons.pictures.panels import panels
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LOOKS = {
@@ -22,22 +22,11 @@ LOOKS = {
 }
 
 
-def panels(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, height), layout="constrained", facecolor="white")
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def formats() -> Figure:
     """The range of each format as a bar over powers of two, with how far apart its numbers are at 1."""
     from matplotlib.patches import Rectangle
 
-    figure, (axes,) = panels(3.4)
+    figure, (axes,) = panels(9, 3.4)
     shown = (FLOAT32, TF32, BFLOAT16, FLOAT16, E5M2, E4M3)
     for row, each in enumerate(shown):
         normal, top = 1 - each.bias, torch.tensor(each.largest).log2().item()
@@ -60,7 +49,7 @@ def formats() -> Figure:
 def gradients(found: Tensor, scales: tuple[float, ...]) -> Figure:
     """The histogram of the gradients' sizes, and what of it float16 can hold at these scales."""
     powers = found[found != 0].abs().log2()
-    figure, (axes,) = panels(3.6)
+    figure, (axes,) = panels(9, 3.6)
     axes.hist(powers.numpy(), bins=range(-45, 17), color="#0072B2", edgecolor="white")
     top = axes.get_ylim()[1]
     for row, scale in enumerate(scales):
@@ -70,8 +59,7 @@ def gradients(found: Tensor, scales: tuple[float, ...]) -> Figure:
         axes.text(left - 0.5, height, f"scale {scale:,.0f}", ha="right", va="center", fontsize=9)
     axes.set_xlim(-56, 17)
     axes.set_xticks(range(-50, 17, 10), [f"$2^{{{power}}}$" for power in range(-50, 17, 10)])
-    axes.set_xlabel("size of a gradient; the bars show what float16 can hold")
-    axes.set_ylabel("gradients")
+    axes.set(xlabel="size of a gradient; the bars show what float16 can hold", ylabel="gradients")
     return figure
 
 
@@ -80,7 +68,7 @@ def losses(runs: dict[tuple[str, int], list[float]]) -> Figure:
 
     A cross marks the last step at which a loss was finite.
     """
-    figure, (left, right) = panels(3.8, 2)
+    figure, (left, right) = panels(9, 3.8, 2)
     of = {name: torch.tensor([run for (its, _), run in runs.items() if its == name]) for name in LOOKS}
     for name, found in of.items():
         color, style = LOOKS[name]
@@ -94,8 +82,7 @@ def losses(runs: dict[tuple[str, int], list[float]]) -> Figure:
             place, at = (ends - 1, found[:, ends - 1].median()), {"textcoords": "offset points", "va": "center"}
             left.annotate(f"{name}: NaN from step {ends} on", place, xytext=(12, 0), color=color, **at)
     for axes, what in ((left, "loss"), (right, "loss minus float32's, same seed")):
-        axes.set_xlabel("step")
-        axes.set_ylabel(what)
+        axes.set(xlabel="step", ylabel=what)
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure

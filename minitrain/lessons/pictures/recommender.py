@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.costs import embedding, hybrid
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
 
 def bytes_of_a_step(points: list[tuple[int, int]], ids: int, dimension: int, skew: float, features: int) -> Figure:
     """Bytes of a worker's step against the size of its batch: measured, expected, and without sparse tables."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 4)
     sizes = [2**power for power in range(4, 16)]
     each = features * (embedding.ID + 2 * embedding.row_bytes(dimension, 0))
     axes.plot(sizes, [size * each for size in sizes], ":", color="0.4", label="a row for each occurrence")
@@ -33,12 +31,9 @@ def bytes_of_a_step(points: list[tuple[int, int]], ids: int, dimension: int, ske
 
 def ranking(data: Clicks, dimension: int, batch: int, curve: list[tuple[int, float]]) -> Figure:
     """Left: AUC over the steps, between its bounds. Right: what the busiest rank carries, by the number of workers."""
-    from matplotlib.figure import Figure
-
     from minitrain.recommender.click import auc
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(9, 3.6, 2)
     test = data.batch(-1, 4000)
     left.plot(*zip(*curve, strict=True), "o-", label="reached")
     best, plain = auc(test.truth, test.truth), auc(data.without_ids(test), test.truth)
@@ -54,6 +49,5 @@ def ranking(data: Clicks, dimension: int, batch: int, curve: list[tuple[int, flo
     right.plot(counts, load, "o-", markersize=3, label="hybrid")
     right.set(xlabel="workers", ylabel="busiest rank, tables, KiB per step", ylim=(0, None))
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     return figure

@@ -5,39 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.costs import recomputation as costs
+from minitrain.lessons.pictures.panels import panels
 from minitrain.lessons.recomputation.common import Step, Trial
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-def panels(width: float, height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def trade(points: dict[str, tuple[int, int]]) -> Figure:
     """Work against memory: one point (most bytes at once, operations) for each way, relative to the first."""
     figure, (axes,) = panels(7, 4)
     first = next(iter(points.values()))
-    markers = "osD^vPX*"
-    for number, (name, (peak, operations)) in enumerate(points.items()):
+    for marker, (name, (peak, operations)) in zip("osD^vPX*", points.items(), strict=False):
         memory, work = 100 * peak / first[0], 100 * operations / first[1]
-        axes.plot(memory, work, markers[number % len(markers)], markersize=9, label=name)
+        axes.plot(memory, work, marker, markersize=9)
         axes.annotate(name, (memory, work), xytext=(8, 6), textcoords="offset points")
     box = {"boxstyle": "larrow,pad=0.3", "fc": "#EEEEEE", "ec": "#999999"}
     axes.text(8, 101, "better", rotation=40, fontsize=9, color="#333333", ha="left", va="bottom", bbox=box)
-    axes.set_xlim(0, 125)
-    axes.set_ylim(98, 136)
-    axes.set_xlabel("most bytes kept at once, % of keeping everything")
-    axes.set_ylabel("operations of a step, %")
+    axes.set(xlim=(0, 125), xlabel="most bytes kept at once, % of keeping everything")
+    axes.set(ylim=(98, 136), ylabel="operations of a step, %")
     axes.grid(alpha=0.3)
     return figure
 
@@ -48,8 +34,7 @@ def over_time(steps: dict[str, Step]) -> Figure:
     for (name, step), style in zip(steps.items(), ("-", "--", "-.", ":") * len(steps), strict=False):
         axes.plot([held / 1e3 for held in step.history], style, drawstyle="steps-post", label=name)
     axes.set_xlabel("tensors kept or dropped so far, from the beginning of forward to the end of backward")
-    axes.set_ylabel("kept for backward, kB")
-    axes.set_ylim(bottom=0)
+    axes.set(ylabel="kept for backward, kB", ylim=(0, None))
     axes.legend(frameon=False)
     return figure
 
@@ -71,9 +56,7 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
     right.plot(list(gpt), [step.kept / 1e3 for step in gpt.values()], "x")
     right.set_title(f"{trial.layers} blocks of a GPT, each keeps about 17 times its input", fontsize=10)
     for axes in (left, right):
-        axes.set_xlabel("k, layers in a segment")
-        axes.set_ylabel("kB")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="k, layers in a segment", ylabel="kB", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
 
@@ -84,7 +67,6 @@ def losses(by_width: dict[str, list[float]]) -> Figure:
     for (name, values), style in zip(by_width.items(), ("-", "--", "-.", ":"), strict=True):
         means = [sum(values[at : at + 10]) / 10 for at in range(0, len(values) - 9, 10)]
         axes.plot(range(10, len(values) + 1, 10), means, style, label=name)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss, mean of ten steps")
+    axes.set(xlabel="step", ylabel="loss, mean of ten steps")
     axes.legend(frameon=False, title="kept in")
     return figure

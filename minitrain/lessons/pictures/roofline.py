@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
+from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Points = dict[str, tuple[float, float]]
-Roof = tuple[float, float, Points]
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+Roof = tuple[float, float, dict[str, tuple[float, float]]]
 """Operations per second, bytes per second, and points: operations for each byte, and operations per second."""
 
 
@@ -28,39 +28,19 @@ def runs(spans_of: dict[str, list[Span]]) -> Figure:
 
 def rooflines(roofs: dict[str, Roof]) -> Figure:
     """Rooflines side by side: operations per second over operations for each byte, both logarithmic."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2 * len(roofs), 4.2), layout="constrained")
-    for axes, (name, (flops, moved, points)) in zip(
-        figure.subplots(1, len(roofs), squeeze=False)[0], roofs.items(), strict=True
-    ):
+    figure, every = panels(5.2 * len(roofs), 4.2, len(roofs))
+    for axes, (name, (flops, moved, points)) in zip(every, roofs.items(), strict=True):
         ridge = flops / moved
         ends = 0.05, max(20 * ridge, *(2 * x for x, _ in points.values()))
         axes.loglog([ends[0], ridge, ends[1]], [ends[0] * moved, flops, flops], color="#333333", lw=2)
         axes.axvline(ridge, color="#999999", ls=":", lw=1)
-        axes.annotate(
-            f"ridge: {ridge:.0f} FLOP/B",
-            (ridge, ends[0] * moved),
-            xytext=(4, 2),
-            textcoords="offset points",
-            fontsize=8,
-        )
-        draw_points(axes, points.items())
-        axes.set_xlim(*ends)
-        axes.set_ylim(ends[0] * moved, 3 * flops)
+        where = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 8}
+        axes.annotate(f"ridge: {ridge:.0f} FLOP/B", (ridge, ends[0] * moved), **where)
+        # Points with a number each, and the names in a legend: those of products lie close together.
+        for (point, (x, y)), marker, color in zip(points.items(), "osD^vPpX", COLORS, strict=False):
+            axes.plot(x, y, marker, color=color, markersize=7, label=point, markeredgecolor="white")
+        axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.06))
+        axes.set(xlim=ends, xlabel="operations for each byte")
+        axes.set(ylim=(ends[0] * moved, 3 * flops), ylabel="operations per second")
         axes.set_title(name, fontsize=10)
-        axes.set_xlabel("operations for each byte")
-        axes.set_ylabel("operations per second")
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def draw_points(axes, points: Iterable[tuple[str, tuple[float, float]]]) -> None:
-    """Points with a number each, and the names in a legend: those of products lie close together."""
-    colors = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-    markers = "osD^vPpX"
-    for number, (name, (x, y)) in enumerate(points):
-        axes.plot(
-            x, y, markers[number % 8], color=colors[number % 8], markersize=7, label=name, markeredgecolor="white"
-        )
-    axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.06))

@@ -19,7 +19,7 @@ from minitrain.precision.mixed import MixedPrecision
 RATE = 2e-3
 MIXED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "fp8": torch.bfloat16}
 ALONE = "float16 alone"
-Runs = dict[tuple[str, int], list[float]]  # by precision and seed
+TRAININGS, STEPS = list(product(LOOKS, range(5))), 30  # by precision and seed
 
 
 class EightBits(nn.Module):
@@ -45,10 +45,10 @@ def in_eight_bits(model: Loss) -> Loss:
 
 
 @one_thread()
-def losses(world: World, name: str, seed: int, steps: int) -> list[float]:
+def losses(world: World, name: str, seed: int) -> list[float]:
     """One training on this rank: in float32, in mixed precision, or in float16 with neither copy nor scale."""
     samples, model = Samples(Text.load().training, SEQ), Loss(world.device, seed)
-    parts = [[each.to(world.device) for each in samples.batch(step, 8, 0, 1)] for step in range(steps)]
+    parts = [[each.to(world.device) for each in samples.batch(step, 8, 0, 1)] for step in range(STEPS)]
     if name in MIXED:
         # With gloo, which needs the members alone: NCCL would split everyone's group, with all ranks at once.
         group = dist.new_group([world.rank], backend="gloo", use_local_synchronization=True)
@@ -73,15 +73,8 @@ def losses(world: World, name: str, seed: int, steps: int) -> list[float]:
     return found
 
 
-def trained(world: World, seeds: int = 5, steps: int = 30) -> Runs:
+def trained(world: World) -> dict[tuple[str, int], list[float]]:
     """All trainings, divided over the ranks; the same on all of them."""
-    tasks = list(product(LOOKS, range(seeds)))
-    mine = {task: losses(world, *task, steps) for task in tasks[world.rank :: world.size]}
-    together = {task: run for part in gather_objects(mine) for task, run in part.items()}
-    return {task: together[task] for task in tasks}
-
-
-def on_one_rank(world: World, seeds: int = 5, steps: int = 30) -> Runs:
-    """All trainings on this rank alone."""
-    tasks = list(product(LOOKS, range(seeds)))
-    return {task: losses(world, *task, steps) for task in world.progress(tasks, "trainings")}
+    mine = {each: losses(world, *each) for each in TRAININGS[world.rank :: world.size]}
+    together = {each: run for part in gather_objects(mine) for each, run in part.items()}
+    return {each: together[each] for each in TRAININGS}

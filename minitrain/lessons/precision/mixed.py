@@ -14,25 +14,21 @@ from minitrain.lessons.precision.common import Loss, batch, differing, one_threa
 from minitrain.lessons.rows import Rows
 from minitrain.precision.mixed import MixedPrecision
 
-CLIP = 0.125
+CLIP, STEPS = 0.125, 2
 
 
 @one_thread()
-def demo(world: World, steps: int = 3) -> list[Claim]:
-    """Trains a GPT in float16 and bfloat16; the table shows bytes, weights that all ranks share, and clipped steps.
-
-    Args:
-        steps: Steps of each training.
-    """
-    world.figure(lambda: pictures.losses(curves.on_one_rank(world)))
+def demo(world: World) -> list[Claim]:
+    """Trains a GPT in float16 and bfloat16; the table shows bytes, weights that all ranks share, and clipped steps."""
+    world.figure(lambda: pictures.losses({each: curves.losses(world, *each) for each in curves.TRAININGS}))
     rows = Rows("Micikevicius et al. 2018, §3")
     for name, dtype in {"float16": torch.float16, "bfloat16": torch.bfloat16}.items():
         training = MixedPrecision(Loss(world.device), dtype, torch.optim.AdamW, lr=3e-3)
         elements, at_steps = sum(master.numel() for master in training.masters), bytes_at_steps(training)
         with Ledger() as ledger:
-            for step in range(steps):
+            for step in range(STEPS):
                 training.step(*batch(world, step))
-        sent = ledger.payload("all_reduce") / steps - 4  # whether all is finite
+        sent = ledger.payload("all_reduce") / STEPS - 4  # whether all is finite
         rows.add("bytes per step in float16; in bfloat16", "2Ψ", 2 * elements, sent, case=name)
         what = "bytes per parameter when the optimizer steps, in float16; in bfloat16"
         predicted = costs.STATES["16 bits, float32 gradients, as Megatron-LM"].total

@@ -13,13 +13,9 @@ from minitrain.lessons.rows import Rows
 from minitrain.precision import quantized_gradients as quantized
 
 
-def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
-    """Sums gradients over ranks in 8 bits, several times; the table shows bytes, and what became of the errors.
-
-    Args:
-        elements: Of the gradient.
-        steps: Steps whose sums are added up.
-    """
+def demo(world: World) -> list[Claim]:
+    """Sums gradients over ranks in 8 bits, several times; the table shows bytes, and what became of the errors."""
+    elements, steps = 20_001, 5  # of the gradient, and those whose sums are added up
     rows, generator = Rows("Dettmers 2016, §3"), torch.Generator().manual_seed(world.rank)
     residual, received, given = (torch.zeros(elements, device=world.device) for _ in range(3))
     ledger, seide, largest = Ledger(), "Seide et al. 2014, §3", 0.0
@@ -41,14 +37,6 @@ def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
     lost, formula = most_lost(max(gather_objects(largest)), world.size), "n(n+1)/2 · max|g| / (254 − n)"
     rows.near(what, received.double(), exact, lost + bound, formula, "derived")
     rows.add("elements that differ between ranks", "0", 0, differing(received), "1")
-
-    # A rounding is off by half a step of its block, of which there are 127.
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    padded = torch.nn.functional.pad(x, (0, -len(x) % quantized.BLOCK)).view(-1, quantized.BLOCK)
-    step = (padded.abs().amax(1) / 127).repeat_interleave(quantized.BLOCK)[: len(x)]
-    found = quantized.dequantize(quantized.quantize(x), len(x))
-    what = "error of one rounding, in steps of its block"
-    rows.near(what, found / step, x / step, 0.5 + 1e-4, "1/2", rows.source)
     return rows.claims()
 
 

@@ -31,30 +31,16 @@ from minitrain.recommender.click import Clicks, auc
 from minitrain.recommender.row_rules import Adagrad
 from minitrain.recommender.tables import Table
 
-RATE, LONGER = 0.2, 8
+RATE = 0.2
+STEPS, LONGER = 4, 64  # that are compared, and of the training whose AUC is shown
 
 
-def demo(world: World, servers: int = 1, steps: int = 8, batch: int = 64, ids: int = 1000) -> list[Claim]:
-    """Trains a click model with no servers; the table shows bytes, that servers give the same, and the AUC reached.
-
-    Args:
-        servers: Ranks that keep tables where hybrid is compared with servers.
-        steps: Steps that are compared. The training whose AUC is shown takes 8 times as many.
-        batch: Impressions of each worker in a step.
-        ids: Different ids of each of three features.
-    """
-    rows, setting, n = Rows(), Setting(Clicks(ids=ids), 5, batch), world.size
-    _, ledger = train(world, setting, 1)
-    rows.add("all-to-alls in a step, of all three tables together", "3", 3, ledger.calls("all_to_all"), "1")
-    _, ledger = train(world, setting, steps, carrier=pairwise)
-    what, formula = (
-        f"bytes sent by this rank for tables in {steps} steps",
-        "Σ ((8 + dw) · ids from others + dw · ids for others)",
-    )
-    rows.add(what, formula, sum(each[world.rank].sent.bytes for each in step_costs(setting, steps, n)), ledger.sent)
-
-    same = f"elements of rows and states that differ from a parameter server's, {steps} steps"
-    busy = f"bytes to and from the busiest rank for tables, {steps} steps"
+def demo(world: World) -> list[Claim]:
+    """Trains a click model with no servers; the table shows bytes, that servers give the same, and the AUC reached."""
+    servers, batch = 1, 64  # ranks with tables, where hybrid is compared with servers, and impressions of each worker
+    rows, setting, n = Rows(), Setting(Clicks(ids=1000), 5, batch), world.size
+    same = f"elements of rows and states that differ from a parameter server's, {STEPS} steps"
+    busy = f"bytes to and from the busiest rank for tables, {STEPS} steps"
     link = {"hybrid": "max over ranks of asked and served", "servers": "max over ranks of Σ (8 + 2dw) · ids"}
     workers = n - servers
     if workers < 1:
@@ -62,42 +48,35 @@ def demo(world: World, servers: int = 1, steps: int = 8, batch: int = 64, ids: i
             rows.needs(servers + 1, what, formula)
     else:
         group, ledgers = new_group(list(range(workers))), {"hybrid": Ledger()}
-        kept, ledgers["servers"] = click.served(world, split_roles(servers), setting, Adagrad(RATE), steps)
+        kept, ledgers["servers"] = click.served(world, split_roles(servers), setting, Adagrad(RATE), STEPS)
         mine: dict[str, Table] = {}
         if world.rank < workers:
-            mine, ledgers["hybrid"] = train(world, setting, steps, group, pairwise, fixed=True)
+            mine, ledgers["hybrid"] = train(world, setting, STEPS, group, pairwise, fixed=True)
         ours, theirs = click.gathered(mine), click.gathered(kept)
         unlike = sum(click.different(ours[name], theirs[name]) for name in theirs)
         rows.add(same, "0", 0, unlike, "1", how="compared")
-        loads = {
-            "hybrid": [
-                [each.sent.bytes + each.received.bytes for each in of] for of in step_costs(setting, steps, workers)
-            ],
-            "servers": [
-                [
-                    each.to_server.bytes + each.to_worker.bytes
-                    for each in click.step_costs(setting, step, servers, workers)
-                ]
-                for step in range(steps)
-            ],
-        }
+        sizes = [[each.sent.bytes + each.received.bytes for each in of] for of in step_costs(setting, STEPS, workers)]
+        loads = {"hybrid": sizes, "servers": []}
+        for step in range(STEPS):
+            of_rank = click.step_costs(setting, step, servers, workers)
+            loads["servers"].append([each.to_server.bytes + each.to_worker.bytes for each in of_rank])
         for way, by_step in loads.items():
             found = max(gather_objects(ledgers[way].sent + ledgers[way].received))
             rows.add(f"{busy}, {way}", link[way], max(sum(of_one) for of_one in zip(*by_step, strict=True)), found)
 
     # Labels of the test are the probabilities themselves, so that the bound is free of luck.
-    test, curve, steps = setting.data.batch(-1, 4000), list[tuple[int, float]](), LONGER * steps
+    test, curve = setting.data.batch(-1, 4000), list[tuple[int, float]]()
     part = test.part(world.rank, n).to(world.device)
 
     def watch(step: int, tables: hybrid.HybridTables, module: torch.nn.Module) -> None:
-        if step % max(steps // 6, 1) == 0 or step == steps:
+        if step % 10 == 0 or step == LONGER:
             with torch.no_grad():
                 scores = module(tables.lookup(part.ids), part.dense)
             curve.append((step, auc(torch.cat(gather_objects(scores.cpu())), test.truth)))
 
-    with world.timed(f"a training of {steps} steps", steps * batch * n, "impressions"):
-        train(world, setting, steps, watch=watch)
-    what = f"AUC reached in {steps} steps, expected over labels, beside the best without ids"
+    with world.timed(f"a training of {LONGER} steps", LONGER * batch * n, "impressions"):
+        train(world, setting, LONGER, watch=watch)
+    what = f"AUC reached in {LONGER} steps, expected over labels, beside the best without ids"
     floor = math.floor(auc(setting.data.without_ids(test), test.truth) * 1e4) / 1e4
     source = "Clémençon et al. 2008, §2"
     rows.add(what, "that of w·x", floor, curve[-1][1], "1", source, how="compared", relation=">=")

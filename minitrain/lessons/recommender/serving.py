@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.recommender.serving`: bytes of versions, equal rows in another process, damage, eviction."""
+"""The lesson of `minitrain.recommender.serving`: bytes of versions, equal rows in another process, damage."""
 
 from __future__ import annotations
 
@@ -23,14 +23,9 @@ from minitrain.recommender.tables import Table
 DIMENSION, PATIENCE = 5, 60.0  # numbers in a row; seconds for a version to come
 
 
-def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Claim]:
-    """Updates tables on all ranks but the last, which serves them; the table shows bytes, and rows that differ.
-
-    Args:
-        steps: Steps, each of which writes a version.
-        batch: Impressions of each rank in a step.
-        age: Updates without which a row is dropped.
-    """
+def demo(world: World) -> list[Claim]:
+    """Updates tables on all ranks but the last, which serves them; the table shows bytes, and rows that differ."""
+    steps, batch = 6, 64  # each step writes a version
     rows, workers = Rows("Liu et al. 2022, §2.2.2"), max(world.size - 1, 1)
     table, written = Table(DIMENSION, Adagrad(lr=0.2), seed=3, device=world.device), 0
     keys = [Clicks(ids=500).batch(step, batch * (world.rank + 1)).ids["id0"].unique() for step in range(steps)]
@@ -68,20 +63,6 @@ def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Cl
 
     what = "damaged versions that were served, of 10 torn and flipped ones, in place of the version before"
     rows.add(what, "0", 0, damaged_that_are_served(), "1", "derived", how="compared")
-
-    with tempfile.TemporaryDirectory() as folder:
-        table = Table(DIMENSION, Adagrad(lr=0.2), device=world.device)
-        publisher, replica = Publisher(table, folder), Replica(folder)
-        for step, each in enumerate(keys):
-            update(table, each)
-            publisher.publish(step)
-        publisher.evict(age)
-        publisher.publish(steps)
-        replica.refresh()
-    what = f"rows left when those that the last {age} updates did not use are dropped: the trainer's, and those served"
-    for case, count in (("trained", len(table)), ("served", len(replica))):
-        left = len(set(torch.cat(keys[-age:]).tolist()))
-        rows.add(what, "distinct ids of these updates", left, count, "rows", "Liu et al. 2022, §2.1", case=case)
     return rows.claims()
 
 

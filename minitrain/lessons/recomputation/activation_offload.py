@@ -20,17 +20,13 @@ from minitrain.recomputation.activation_offload import Offload
 
 
 class AtOnce:
-    """A reader that reads before it returns, and keeps a diary.
-
-    Args:
-        side: The stream of copies, which a reader's thread would have as its own.
+    """A reader that reads before it returns, on the stream of copies, and keeps a diary.
 
     Attributes:
         fetches: How many blocks' activations were fetched.
         ahead: Fetches that began while another block's were on the device.
         most: Most bytes on the device at once.
-        out: Bytes that had gone to the host.
-        back: Bytes that have arrived on the device.
+        out, back: Bytes that had gone to the host, and that have arrived on the device.
     """
 
     def __init__(self, side: torch.cuda.Stream | None) -> None:
@@ -53,18 +49,9 @@ class AtOnce:
         return future
 
 
-def demo(
-    world: World, layers: int = 4, hidden: int = 32, heads: int = 4, batch: int = 2, sequence: int = 32
-) -> list[Claim]:
-    """Has activations wait on the host; the table shows what crosses, and what is on the device.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Width of the residual stream.
-        heads: Attention heads.
-        batch: Sequences in each rank's batch.
-        sequence: Tokens in a sequence.
-    """
+def demo(world: World) -> list[Claim]:
+    """Has activations wait on the host; the table shows what crosses, and what is on the device."""
+    layers, heads, (batch, sequence, hidden) = 4, 4, (2, 32, 32)
     rows, trial = Rows("Rhu et al. 2016, §3"), lesson.Trial(world, layers, hidden, heads, batch, sequence)
     block = sum(gpt_layer_activations(batch, sequence, hidden, heads, fused=False).values())
     right, what = trial.step().gradients, "elements of gradients that differ from those of activations that stay"

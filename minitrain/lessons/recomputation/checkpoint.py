@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from minitrain.comm import World
@@ -15,27 +17,17 @@ from minitrain.recomputation import checkpoint
 from minitrain.recomputation.full.every_block import every_block, every_block_early
 
 
-def demo(
-    world: World, layers: int = 5, hidden: int = 32, heads: int = 4, batch: int = 3, sequence: int = 24
-) -> list[Claim]:
-    """Recomputes every block of a GPT; the table shows bytes kept, operations done again, and that gradients are equal.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Width of the residual stream.
-        heads: Attention heads.
-        batch: Sequences in each rank's batch.
-        sequence: Tokens in a sequence.
-    """
-    rows, trial = Rows(f"{lesson.KORTHIKANTI}, §5"), lesson.Trial(world, layers, hidden, heads, batch, sequence)
-    plain, once, widths = trial.step(), trial.operations(), (batch, sequence, hidden)
+def demo(world: World) -> list[Claim]:
+    """Recomputes every block of a GPT; the table shows bytes kept, operations done again, and equal gradients."""
+    rows, layers, widths = Rows(f"{lesson.KORTHIKANTI}, §5"), 5, (3, 24, 32)  # sequences, tokens, width
+    trial = lesson.Trial(world, layers, widths[2], 4, *widths[:2])
+    plain, once = trial.step(), trial.operations()
     forms: dict[str, lesson.How] = {"small form": small_form, "full form": every_block}
     for name, how in forms.items():
         step, both = trial.step(how), "small form and full form"
         predicted = costs.gpt_kept(*widths, layers, trial.vocabulary)
-        rows.add(
-            f"{both}: bytes kept after forward, blocks recomputed", "4Lbsh + ends", predicted, step.kept, case=name
-        )
+        what = f"{both}: bytes kept after forward, blocks recomputed"
+        rows.add(what, "4Lbsh + ends", predicted, step.kept, case=name)
         what, formula = f"{both}: most bytes kept at once, blocks recomputed", "4(L−1)bsh + a block + 8(bs + s)"
         most, source = costs.gpt_peak(*trial.sizes, fused=False), f"{lesson.CHEN}, §4"
         rows.add(what, formula, most, step.peak, "B", source, case=name)
@@ -49,7 +41,7 @@ def demo(
     random, slack = (torch.get_rng_state().nbytes, 0) if world.device.type == "cpu" else (0, 512 * 20)
     for name, how in ways.items():
         what = f"{', '.join(ways)}: bytes that one more block adds to the allocator's peak of a step"
-        own = 4 * batch * sequence * hidden + random + 8 * (how is every_block_early)
+        own = 4 * math.prod(widths) + random + 8 * (how is every_block_early)
         more = lesson.one_more_block(trial, how)
         rows.add(what, "4bsh + R", own, more, "B", "derived", case=name, absolute=slack)
     lesson.equal(rows, trial, ways)

@@ -59,27 +59,23 @@ def letters(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 class CNN(nn.Module):
     """Three convolutions: a ReLU and a pool after the first and the third, a ReLU alone after the second.
-
-    Args:
-        channels: Of the first; the others have twice as many.
-        bits: Whether the pairs of ReLU and pool are `relu_pool`.
-        seed: Of the initial weights.
+    With `bits` the pairs of ReLU and pool are `relu_pool`.
     """
 
-    def __init__(self, channels: int = 8, bits: bool = False, seed: int = 0):
+    def __init__(self, bits: bool = False, seed: int = 0):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.first = nn.Conv2d(1, channels, 3, padding=1)
-            self.second = nn.Conv2d(channels, 2 * channels, 3, padding=1)
-            self.third = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1)
-            self.head = nn.Linear(2 * channels * (SIDE // 4) ** 2, len(CLASSES))
+            self.first = nn.Conv2d(1, 8, 3, padding=1)
+            self.second = nn.Conv2d(8, 16, 3, padding=1)
+            self.third = nn.Conv2d(16, 16, 3, padding=1)
+            self.head = nn.Linear(16 * (SIDE // 4) ** 2, len(CLASSES))
         self.pooled = relu_pool if bits else plain_pool
 
     def forward(self, images: Tensor) -> Tensor:
         """From [batch, 1, SIDE, SIDE] to logits, [batch, letters]."""
-        x = self.pooled(self.first(images))  # [batch, channels, SIDE/2, SIDE/2]
-        x = self.third(F.relu(self.second(x)))  # [batch, 2 · channels, SIDE/2, SIDE/2]
+        x = self.pooled(self.first(images))  # [batch, 8, SIDE/2, SIDE/2]
+        x = self.third(F.relu(self.second(x)))  # [batch, 16, SIDE/2, SIDE/2]
         return self.head(self.pooled(x).flatten(1))
 
 
@@ -88,14 +84,12 @@ def plain_pool(x: Tensor, window: int = 2) -> Tensor:
     return F.max_pool2d(x.relu(), window)
 
 
-def losses(
-    how: How = nullcontext, bits: bool = False, steps: int = 120, batch: int = 32, lr: float = 0.003, seed: int = 0
-) -> list[float]:
+def losses(how: How = nullcontext, steps: int = 120, seed: int = 0) -> list[float]:
     """Train with AdamW on drawn letters; the loss of each step, the same letters in each training."""
-    model = CNN(bits=bits, seed=seed)
-    optimizer, found = torch.optim.AdamW(model.parameters(), lr=lr), []
+    model = CNN(seed=seed)
+    optimizer, found = torch.optim.AdamW(model.parameters(), lr=0.003), []
     for step in range(steps):
-        images, labels = letters(batch, seed=step)
+        images, labels = letters(32, seed=step)
         with how():
             loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()

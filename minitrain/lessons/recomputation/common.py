@@ -32,13 +32,8 @@ class AliveActivations:
     """Counts what autograd keeps at each moment: `with AliveActivations(model) as alive: model(x).backward()`.
 
     Where `SavedActivations` adds up what forward keeps, this one also takes off what backward has used, and sees what
-    is kept while a function is computed again. Each storage counts once, for as long as an operation keeps it.
-
-    Args:
-        *modules: The modules whose parameters and buffers are left out, since they are held anyway.
-
-    Attributes:
-        history: Bytes kept after each change.
+    is kept while a function is computed again. Each storage counts once, for as long as an operation keeps it; the
+    modules' own parameters and buffers do not. `history` has the bytes kept after each change.
     """
 
     def __init__(self, *modules: nn.Module):

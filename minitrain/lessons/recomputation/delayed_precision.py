@@ -19,24 +19,17 @@ from minitrain.recomputation.delayed_precision import DelayedPrecision
 WIDTHS = (16, 10, 8)
 
 
-def demo(world: World, samples: int = 7) -> list[Claim]:
-    """Keeps activations in fewer bits; the table shows bytes and errors, the figure the loss of a training.
-
-    Args:
-        samples: Images in each rank's batch.
-    """
+def demo(world: World) -> list[Claim]:
+    """Keeps activations in fewer bits; the table shows bytes and errors, the figure the loss of a training."""
     rows, model = Rows("Jain et al. 2018"), cnn.CNN().to(world.device)
-    images, labels = (each.to(world.device) for each in cnn.letters(samples, seed=world.rank))
+    images, labels = (each.to(world.device) for each in cnn.letters(7, seed=world.rank))
     exact = F.cross_entropy(model(images), labels).item()
     for bits in WIDTHS:
         hooks, x, unit, case = DelayedPrecision(bits), values(world), costs.rounding(bits), f"{bits} bits"
         few = x[:35].view(7, 5)  # no multiple of 3
         size, what = hooks.encode(few)[0].untyped_storage().nbytes(), "bytes kept of 35 values, in 16, 10 and 8 bits"
         rows.add(what, "2N, 4⌈N/3⌉, N", costs.stash_bytes(35, bits), size, case=case)
-        error, what = (
-            ((hooks.decode(hooks.encode(x)) - x).abs() / x.abs()).max(),
-            "largest relative error of a kept value",
-        )
+        error, what = ((hooks.decode(hooks.encode(x)) - x) / x).abs().max(), "largest relative error of a kept value"
         rows.add(what, "2⁻¹¹, 2⁻⁵, 2⁻⁴", unit, float(error), "1", case=case, how="compared", relation="<=")
         with hooks:
             loss = F.cross_entropy(model(images), labels).item()
@@ -55,11 +48,11 @@ def demo(world: World, samples: int = 7) -> list[Claim]:
     return rows.claims()
 
 
-def values(world: World, count: int = 4000) -> Tensor:
+def values(world: World) -> Tensor:
     """Of all sizes from 2⁻⁶ to 2⁸, which each of the formats has with all bits of its fraction; this rank's."""
     generator = torch.Generator().manual_seed(world.rank)
-    sizes = 2 ** (14 * torch.rand(count, generator=generator) - 6)
-    return (sizes * torch.where(torch.rand(count, generator=generator) < 0.5, -1.0, 1.0)).to(world.device)
+    sizes = 2 ** (14 * torch.rand(4000, generator=generator) - 6)
+    return (sizes * torch.where(torch.rand(4000, generator=generator) < 0.5, -1.0, 1.0)).to(world.device)
 
 
 def trainings(steps: int = 120) -> dict[str, list[float]]:

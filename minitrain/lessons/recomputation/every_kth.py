@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import torch
 from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.costs.memory import gpt_layer_activations
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recomputation as pictures
 from minitrain.lessons.recomputation import common as lesson
@@ -19,17 +18,11 @@ from minitrain.recomputation import every_kth
 from minitrain.recomputation.full.every_kth import recompute
 
 
-def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, sequence: int = 16) -> list[Claim]:
-    """Recomputes segments of k layers for many k; the table shows bytes kept, at once too, and which k is best.
-
-    Args:
-        layers: Layers of a plain chain, and blocks of a GPT.
-        hidden: Their width.
-        batch: Sequences in each rank's batch.
-        sequence: Tokens in a sequence.
-    """
-    rows, trial = Rows(f"{lesson.CHEN}, §4.3"), lesson.Trial(world, layers, hidden, 1, batch, sequence)
-    width = 4 * batch * sequence * hidden  # I: bytes of what goes from layer to layer
+def demo(world: World) -> list[Claim]:
+    """Recomputes segments of k layers for many k; the table shows bytes kept, at once too, and which k is best."""
+    layers, widths = 36, (2, 16, 32)  # sequences, tokens, width
+    rows, trial = Rows(f"{lesson.CHEN}, §4.3"), lesson.Trial(world, layers, widths[2], 1, *widths[:2])
+    width = 4 * math.prod(widths)  # I: bytes of what goes from layer to layer
     lengths, chains = sorted({-(-layers // segments) for segments in range(1, layers + 1)}), {}
     for wide in (1, 4):  # a layer keeps A, so many times its input
         chains[wide] = chain = {k: chain_step(trial, k, wide) for k in lengths}
@@ -44,14 +37,8 @@ def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, seque
         rows.add(what, "√(L · I/A)", estimate, found, "1", case=f"A = {wide}I", absolute=0.5)
 
     gpt = {k: trial.step(in_segments(k)) for k in lengths if k <= 3}
-    block = sum(gpt_layer_activations(batch, sequence, hidden, 1, fused=False).values())
-    few = replace(trial, layers=int(2 * block / width) // 2 * 2)  # to which single blocks are best
-    for its, steps in ((trial, gpt), (few, {k: few.step(in_segments(k)) for k in gpt})):
-        what = "best k of 1, 2 and 3 for the blocks of a GPT, of more than 2A/I and of fewer"
-        best, formula = costs.best_k(its.layers, width, block), "1 up to L = 2A/I, then 2"
-        rows.add(what, formula, best, least(steps), "1", case=f"L = {its.layers}")
     ways: dict[str, lesson.How] = {"small form": in_segments(2), "full form": lambda gpt: recompute(gpt.blocks, 2)}
-    again, once = layers * costs.layer_flops(batch, sequence, hidden), trial.operations()
+    again, once = layers * costs.layer_flops(*widths), trial.operations()
     for name, how in ways.items():
         what, source = "operations done again: the blocks' forward, whatever k is", f"{lesson.KORTHIKANTI}, appendix A"
         rows.add(what, "L(24bsh² + 4bs²h)", again, trial.operations(how) - once, "1", source, case=name)

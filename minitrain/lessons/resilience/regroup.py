@@ -21,38 +21,29 @@ from minitrain.lessons.shared_folder import shared_folder
 from minitrain.resilience.ordered_sum import ordered_sum, share
 from minitrain.resilience.regroup import checkpoint, data_parallel_size, part, regroup, restore
 
+MICRO_BATCHES, STEPS, SAVED = 12, 6, 2  # the step before which it is saved, and after which a rank is lost
 LOST = 1  # in the middle, so that the ranks after it get other numbers
 Total = Callable[[list[Tensor], Group], Tensor]
 
 
-def demo(world: World, micro_batches: int = 12, steps: int = 6, saved: int = 2) -> list[Claim]:
+def demo(world: World) -> list[Claim]:
     """Loses a rank and goes on with the others; the table compares losses and weights with a training that did not.
 
     Sums of 12 numbers up to 4 in another order differ by at most 2 · 11 · 2⁻²⁴ · 48, so that a mean differs by about
     5 · 10⁻⁶. A few steps at a rate of 0.1 bring that to less than 10⁻⁵, unless the network amplifies it.
-
-    Args:
-        micro_batches: Of the global batch.
-        steps: Of the training.
-        saved: The step before which it is saved, and after which a rank is lost.
     """
-    assert 0 < saved < steps, f"invalid: {saved=}, {steps=}"
-    rows, found = Rows("derived"), []
+    rows, how = Rows("derived"), (MICRO_BATCHES, STEPS, SAVED)
+    losses = f"losses that differ from those with all ranks, ordered sums, steps {SAVED} to {STEPS - 1}"
+    weights = "elements of the weights that differ, ordered sums"
+    apart = "with an all-reduce: largest difference of the weights"
     if world.size > 1:
         with shared_folder(world) as folder, world.timed("two trainings that lose a rank, and two that do not"):
-            for number, total_of in enumerate((ordered_sum, plainly)):
-                found.append(lose(world, folder / str(number), total_of, micro_batches, steps, saved))
-    what = f"losses that differ from those with all ranks, ordered sums, steps {saved} to {steps - 1}"
-    weights, apart = (
-        "elements of the weights that differ, ordered sums",
-        "with an all-reduce: largest difference of the weights",
-    )
-    if found:
-        rows.add(what, "0", 0, found[0][0], "losses", how="compared")
-        rows.add(weights, "0", 0, found[0][1], "elements", how="compared")
-        rows.add(apart, "0", 0, found[1][2], "1", "heuristic, no proof", how="compared", absolute=1e-5)
+            ordered, plain = (lose(world, folder / each.__name__, each, *how) for each in (ordered_sum, plainly))
+        rows.add(losses, "0", 0, ordered[0], "losses", how="compared")
+        rows.add(weights, "0", 0, ordered[1], "elements", how="compared")
+        rows.add(apart, "0", 0, plain[2], "1", "heuristic, no proof", how="compared", absolute=1e-5)
     else:
-        for name in (what, weights, apart):
+        for name in (losses, weights, apart):
             rows.needs(2, name, "0")
     what = "ranks that share 7, 12, 30 or 64 micro-batches, of 1 to 16 that are left"
     for left, batch in product(range(1, 17), (7, 12, 30, 64)):

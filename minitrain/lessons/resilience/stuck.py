@@ -17,30 +17,18 @@ from minitrain.lessons.rows import Rows
 from minitrain.lessons.shared_folder import shared_folder
 from minitrain.resilience.stuck import Watchdog, all_dumps, place, sentence
 
-PATIENCE = 30.0  # seconds until the demo gives up
+SECONDS, PATIENCE = 0.15, 30.0  # without progress until a stack is written, and until the demo gives up
 
 
-def demo(world: World, seconds: float = 0.15, steps: int = 20) -> list[Claim]:
-    """Lets a rank hang while the others wait for it; the table compares what its stack and theirs say with the file.
-
-    Args:
-        seconds: Without progress until a rank's stack is written.
-        steps: That nothing holds up, as a comparison.
-    """
-    assert seconds > 0 and steps > 0, f"invalid: {seconds=}, {steps=}"
+def demo(world: World) -> list[Claim]:
+    """Lets a rank hang while the others wait for it; the table compares what its stack and theirs say with the file."""
     rows, n, stuck, gradient = Rows("derived"), world.size, world.size // 2, torch.ones(3, device=world.device)
     with shared_folder(world) as folder:
-        watchdog = Watchdog(folder / f"stack{world.rank}", PATIENCE)
+        watchdog = Watchdog(folder / f"stack{world.rank}", SECONDS)
         gather_objects(None)  # all files exist
-        for _ in range(steps):
-            all_reduce(gradient)
-            watchdog.progress()
-        watchdog.close()
-        quiet = len(watchdog.path.read_text())
         with world.timed("a step that hangs until all stacks are written"):
-            watchdog = Watchdog(watchdog.path, seconds)
             try:
-                found = training_step(world, stuck, folder, seconds, gradient)
+                found = training_step(world, stuck, folder, gradient)
             finally:
                 watchdog.close()
         dumps = gather_objects(found)[stuck]
@@ -53,21 +41,20 @@ def demo(world: World, seconds: float = 0.15, steps: int = 20) -> list[Claim]:
     expected = f"rank{'s' * (n > 2)} {others} wait{'s' * (n == 2)} {waits}; " if others else ""
     said = sentence(dumps) == f"{expected}rank {stuck} is {loads}"
     rows.add("sentences that say of all ranks where they wait or are", "1", 1, said, "1")
-    rows.add(f"characters of stacks written in {steps} steps that nothing holds up", "0", 0, quiet, "1")
     if world.rank == 0:
         print(sentence(dumps), end="\n\n")
     return rows.claims()
 
 
-def training_step(world: World, stuck: int, folder: Path, seconds: float, gradient: torch.Tensor) -> dict[int, str]:
+def training_step(world: World, stuck: int, folder: Path, gradient: torch.Tensor) -> dict[int, str]:
     """One rank loads its data and does not come back for long; the others wait for it in an all-reduce."""
-    dumps = load(world, folder, seconds) if world.rank == stuck else {}
+    dumps = load(world, folder) if world.rank == stuck else {}
     (folder / f"arrived{world.rank}").touch()
     all_reduce(gradient)  # here the others wait
     return dumps
 
 
-def load(world: World, folder: Path, seconds: float) -> dict[int, str]:
+def load(world: World, folder: Path) -> dict[int, str]:
     """Sleeps until each rank's stack has been written three times since all others arrived; returns these stacks.
 
     Of each file the second-to-last, because the last may still be written, or show a line after the sleep.
@@ -79,7 +66,7 @@ def load(world: World, folder: Path, seconds: float) -> dict[int, str]:
     before = written(folder, world.size)
     while any(now < then + 3 for now, then in zip(written(folder, world.size), before, strict=True)):
         assert time.monotonic() < limit, "no stacks were written"
-        time.sleep(5 * seconds)  # here this rank is stuck
+        time.sleep(5 * SECONDS)  # here this rank is stuck
     return {rank: text.split("No progress")[-2] for rank, text in all_dumps(folder, world.size).items()}
 
 

@@ -18,16 +18,10 @@ NARAYANAN, PALM = "Narayanan et al. 2021", "Chowdhery et al. 2022"
 VOCABULARY, POSITIONS = 50, 32  # more positions than the sequences have, so that a step does not touch all of the table
 
 
-def demo(world: World, layers: int = 3, hidden: int = 32, batch: int = 2, sequence: int = 24) -> list[Claim]:
-    """Counts a GPT's operations, forward and backward; the table shows formulas, 6N, and utilization as published.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-        batch: Sequences in the batch.
-        sequence: Tokens in a sequence, at most 32.
-    """
-    rows, sizes = Rows(f"{NARAYANAN}, appendix"), (batch, sequence, hidden, layers, VOCABULARY)
+def demo(world: World) -> list[Claim]:
+    """Counts a GPT's operations, forward and backward; the table shows formulas, 6N, and utilization as published."""
+    rows, sizes = Rows(f"{NARAYANAN}, appendix"), (2, 24, 32, 3, VOCABULARY)
+    batch, sequence, hidden, layers, _ = sizes
     tokens = torch.randint(VOCABULARY, (batch, sequence), generator=torch.Generator().manual_seed(1)).to(world.device)
 
     def gpt(kind: AttentionKind = "plain", tied: bool = True) -> GPT:

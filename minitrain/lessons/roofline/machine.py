@@ -17,17 +17,11 @@ class VirtualMachine(Flops):
 
     Each product that is really computed takes its counted operations over `speed`. Each message that is really sent, by
     the ring, takes its bytes over `link`. Products and messages have a clock each, as a GPU has a stream for each
-    (see `Network`).
+    (see `Network`); that of the products, `compute.now`, is the time of the block.
 
     Args:
         speed: Operations in a virtual second.
         link: Bytes in a virtual second, out of this rank and into it at once.
-
-    Attributes:
-        compute: The clock of the products; `compute.now` is the time of the block.
-        network: Its collectives, by the ring.
-        sending: Virtual seconds in which the network was busy.
-        computing: Virtual seconds in which a product was computed.
     """
 
     def __init__(self, speed: float, link: float):
@@ -49,10 +43,12 @@ class VirtualMachine(Flops):
 
     @property
     def computing(self) -> float:
+        """Virtual seconds in which a product was computed."""
         return seconds(self.spans("compute"))
 
     @property
     def sending(self) -> float:
+        """Virtual seconds in which the network was busy."""
         return seconds(self.spans("network"))
 
     def spans(self, lane: str = "") -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -109,18 +110,12 @@ class Trial:
         return [(self.numbers(300 + w, self.width, w), self.numbers(400 + w, w, self.width)) for w in inner]
 
 
-def demo(world: World, layers: int = 3) -> list[Claim]:
-    """Runs a chain of layers in three ways on a virtual machine; the table shows what hides behind products.
-
-    Args:
-        layers: Matrices in the chain.
-    """
-    trial, rows = Trial(world, layers), Rows(BOOK)
+def demo(world: World) -> list[Claim]:
+    """Runs a chain of layers in three ways on a virtual machine; the table shows what hides behind products."""
+    trial, rows = Trial(world, 3), Rows(BOOK)
     least = 32 * max(1, world.size - 1)  # tokens at which both take equally long; four times and a quarter of them, too
-    backward, gathered = (
-        {hide: make(least, hide) for hide in (True, False)} for make in (trial.backward, trial.gathered)
-    )
-    split = trial.split(least)
+    backward = {hide: trial.backward(least, hide) for hide in (True, False)}
+    gathered, split = {hide: trial.gathered(least, hide) for hide in (True, False)}, trial.split(least)
     world.figure(lambda: pictures.runs(spans_of(backward, gathered, split)))
     for name, runs, right in (
         ("gradients", backward, trial.one_device_backward(least)),
@@ -180,13 +175,14 @@ def threshold(rows: Rows, trial: Trial) -> None:
         ("all-reduce", one.backward, costs.tokens_to_hide_gradients),
         ("gather", one.gathered, costs.tokens_to_hide_gathers),
     ):
-        low, high = 0, 64 * trial.ranks  # too few, and enough
-        while high - low > 1:
-            middle = (low + high) // 2
-            machine = run(middle).machine
-            low, high = (low, middle) if machine.computing >= machine.sending else (middle, high)
+
+        def long_enough(tokens: int, run: Callable[[int], Run] = run) -> bool:
+            machine = run(tokens).machine
+            return machine.computing >= machine.sending
+
+        found = bisect_left(range(64 * trial.ranks), True, lo=1, key=long_enough)
         predicted = predict(trial.ranks, trial.speed, LINK, ITEM)
-        rows.add(what, formula, predicted, high, "tokens", f"{BOOK}, training", case=case, how="virtual clock")
+        rows.add(what, formula, predicted, found, "tokens", f"{BOOK}, training", case=case, how="virtual clock")
 
 
 def spans_of(backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -> dict[str, list[Span]]:

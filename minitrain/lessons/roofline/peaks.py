@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,7 @@ from minitrain.roofline import peaks
 from minitrain.roofline.flops import Flops
 
 BOOK = "Austin et al. 2025, roofline"
+WIDTH = 4096  # of the layers whose products are counted
 
 
 def counted(rows: int, inner: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Work:
@@ -30,16 +32,12 @@ def counted(rows: int, inner: int, columns: int, dtype: torch.dtype = torch.bflo
     return Work(call.flops, call.bytes)
 
 
-def demo(world: World, hidden: int = 4096) -> list[Claim]:
-    """Counts operations and bytes of products; the table shows intensities and ridge points, the picture the roof.
-
-    Args:
-        hidden: Width of the layers whose products are counted.
-    """
+def demo(world: World) -> list[Claim]:
+    """Counts operations and bytes of products; the table shows intensities and ridge points, the picture the roof."""
     world.figure(lambda: pictures.rooflines({"this machine, measured": measured(world.device)}))
     rows = Rows(BOOK)
-    intensities(rows, hidden)
-    at_ridge(rows, hidden)
+    intensities(rows)
+    at_ridge(rows)
     for name, figure, slack in (("H100", 295, 0.002), ("TPU v5e", 240, 0.015)):
         what, ridge = "ridge point of an H100; of a TPU v5e", MACHINES[name].ridge
         rows.add(what, "F / bytes per second", ridge, figure, "FLOP/B", case=name, how="published", tolerance=slack)
@@ -51,35 +49,32 @@ def demo(world: World, hidden: int = 4096) -> list[Claim]:
     return rows.claims()
 
 
-def intensities(rows: Rows, hidden: int) -> None:
+def intensities(rows: Rows) -> None:
     """Claim operations for each byte: of a dot product, and of products of few rows and many, 16 bits and 32."""
-    predicted = costs.matrix_product(1, hidden, 1).intensity
+    predicted = costs.matrix_product(1, WIDTH, 1).intensity
     what = "operations for each byte, dot product in 16 bits"
-    rows.add(what, "2k / w(2k + 1)", predicted, counted(1, hidden, 1).intensity, "FLOP/B")
-    for count, columns, dtype in ((1, hidden, torch.bfloat16), (100, 4 * hidden, torch.float32)):
-        predicted = costs.matrix_product(count, hidden, columns, dtype.itemsize).intensity
-        found = counted(count, hidden, columns, dtype).intensity
+    rows.add(what, "2k / w(2k + 1)", predicted, counted(1, WIDTH, 1).intensity, "FLOP/B")
+    for count, columns, dtype in ((1, WIDTH, torch.bfloat16), (100, 4 * WIDTH, torch.float32)):
+        predicted = costs.matrix_product(count, WIDTH, columns, dtype.itemsize).intensity
+        found = counted(count, WIDTH, columns, dtype).intensity
         what = "operations for each byte, product of one row in 16 bits; other rows, columns and 32 bits"
         rows.add(what, "2mkn / w(mk + kn + mn)", predicted, found, "FLOP/B", case=f"{count} rows")
     for count in (1, 8):
-        limit, found = costs.small_batch_intensity(count), counted(count, hidden, hidden).intensity
+        limit, found = costs.small_batch_intensity(count), counted(count, WIDTH, WIDTH).intensity
         what = "operations for each byte, few rows: nearly as many as rows, for one row"
         # w(mk + mn) bytes more than the weight's make it smaller, by 2m/h of it.
-        rows.add(what, "2m/w", limit, found, "FLOP/B", case=f"{count} rows", tolerance=2 * count / hidden)
+        rows.add(what, "2m/w", limit, found, "FLOP/B", case=f"{count} rows", tolerance=2 * count / WIDTH)
 
 
-def at_ridge(rows: Rows, hidden: int) -> None:
+def at_ridge(rows: Rows) -> None:
     """Claim the fewest rows with which a product is limited by operations, found by bisection."""
     for name in ("H100", "TPU v5e"):
         machine = MACHINES[name]
-        low, high = 0, hidden
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = counted(middle, hidden, hidden).intensity >= machine.flops / machine.memory
-            low, high = (low, middle) if enough else (middle, high)
-        predicted = math.ceil(costs.rows_at_ridge(machine.ridge, hidden, hidden))
-        what = f"fewest rows with which an H100 is limited by products, weight of {hidden} × {hidden}; another device"
-        rows.add(what, "⌈wRh² / (2h² − 2wRh)⌉", predicted, high, "rows", "derived", case=name)
+        enough = machine.flops / machine.memory
+        found = bisect_left(range(WIDTH), enough, lo=1, key=lambda rows: counted(rows, WIDTH, WIDTH).intensity)
+        predicted = math.ceil(costs.rows_at_ridge(machine.ridge, WIDTH, WIDTH))
+        what = f"fewest rows with which an H100 is limited by products, weight of {WIDTH} × {WIDTH}; another device"
+        rows.add(what, "⌈wRh² / (2h² − 2wRh)⌉", predicted, found, "rows", "derived", case=name)
 
 
 # ---- what the picture shows ----
@@ -117,12 +112,8 @@ def operations(
     tokens, heads = batch * seq, hidden // 64
     stream, branch = matrix(MANY * tokens, hidden), matrix(MANY * tokens, hidden)
     x, wide, query = matrix(tokens, hidden), matrix(tokens, 4 * hidden), matrix(batch, heads, seq, 64)
-    square, up, down, head = (
-        matrix(hidden, hidden),
-        matrix(hidden, 4 * hidden),
-        matrix(4 * hidden, hidden),
-        matrix(hidden, vocabulary),
-    )
+    square, up = matrix(hidden, hidden), matrix(hidden, 4 * hidden)
+    down, head = matrix(4 * hidden, hidden), matrix(hidden, vocabulary)
     return {
         "residual addition": lambda: stream.add_(branch),
         "attention core": lambda: F.scaled_dot_product_attention(query, query, query),
