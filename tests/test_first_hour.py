@@ -110,7 +110,7 @@ def test_what_hangs_ends_with_all_that_it_started(hour, tmp_path):
     start = "p = subprocess.Popen(['sleep', '61'], start_new_session=True)"
     code = f"import subprocess, time; {start}; open('number', 'w').write(str(p.pid)); time.sleep(60)"
     assert hour([python(code, limit=2)])[1]["step"]["surprise"] == "it had not ended after 2 s"
-    assert int((tmp_path / "number").read_text()) not in {number for number, _ in watched.alive()}
+    assert int((tmp_path / "number").read_text()) not in {number for number, _ in watched.processes()}
 
 
 def test_only_some_steps_and_no_stop(hour):
