@@ -114,7 +114,7 @@ MISTAKES = {
     two_way: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\) .*test_rehearsal.py, line",
     two_way_after_a_batch: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\)",
     other_order: r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1,2,3#\d+ .*test_rehearsal.py, line",
-    members_alone: r"make: ranks differ in the group that they make next: rank 0: new_group .* rank 2: nothing",
+    members_alone: r"make: ranks differ in the next group: rank 0: new_group .* rank 2: nothing",
     ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",
     from_file: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     from_numpy: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",

@@ -24,7 +24,7 @@ MUTATIONS = [
     ),
     Mutation(
         "minitrain.watch.board.Board._in_vain",
-        "if rank in self.absent or self._ended(rank)",
+        'if rank in self.absent or self.read(f"ended/{rank}") == self.call',
         "if rank in self.absent",
         test="tests/comm/test_mistakes.py::test_a_mistake_is_an_error_that_says_what_is_wrong[nobody receives]",
         why=CHECKED,
