@@ -49,7 +49,7 @@ MUTATIONS = [
         f"{COMM}.control.leave",
         "reversed(dist.distributed_c10d._world.pg_map)",
         "list(dist.distributed_c10d._world.pg_map)",
-        test="tests/comm/test_groups.py::test_the_groups_of_a_layout_end_in_reverse_order",
+        test="tests/comm/test_groups.py::test_groups_end_in_reverse_order_and_everyones_last",
         why="gloo lets groups end in any order",
     ),
     Mutation(
