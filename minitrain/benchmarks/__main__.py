@@ -23,23 +23,18 @@ Name = Literal[
     "collectives",
     "composition",
     "context_parallel",
-    "data_parallel",
-    "embedding",
     "hybrid",
     "inference",
     "mixture_of_experts",
     "optimizers",
     "parameter_server",
-    "pipeline_parallel",
     "precision",
     "recomputation",
-    "tensor_parallel",
-    "zero",
 ]
 
 
 def measure(world: World, name: str) -> list[Comparison]:
-    """Run one benchmark on this rank; rank 0 says which."""
+    """Run one benchmark on this rank."""
     module = import_module(f"minitrain.benchmarks.{name}")
     if world.rank == 0:
         about = (module.__doc__ or name).splitlines()[0]

@@ -18,39 +18,26 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full.background import Background
 from minitrain.checkpointing.full.memory import ROOT, Memory
-from minitrain.checkpointing.full.shards import Shard, ShardedTensor, State
+from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.comm.control import gather_objects
 from minitrain.comm.world import World
 
 
 def measure(world: World, elements: int = 1 << 22, repeats: int = 15) -> list[Comparison]:
-    """Compare the stalls of the trainer's three ways to save.
-
-    Args:
-        world: This rank.
-        elements: Of each rank's float32 shards, as many again for each of Adam's two states.
-        repeats: Saves of each kind.
-    """
+    """Compare the stalls of the trainer's three ways to save a float32 weight and Adam's two states of it."""
     folder = Path(gather_objects(tempfile.mkdtemp() if world.rank == 0 else "")[0])
-    state = _state(world, elements)
-    background, memory = Background(), None
-    if ROOT.is_dir():
-        memory = Memory(folder, state, {})
-    steps = count(1)
+    state = {name: _sharded(world, elements) for name in ("weight", "weight.exp_avg", "weight.exp_avg_sq")}
+    background, steps = Background(), count(1)
     ways: dict[str, Callable[[], object]] = {
         "whole": lambda: checkpoint.save(folder / "whole", next(steps), state, {}),
         "asynchronous": lambda: background.save(folder / "background", next(steps), state, {}),
     }
+    waits = [background.wait]
+    memory = Memory(folder, state, {}) if ROOT.is_dir() else None
     if memory:
-        flash = memory
-        ways["flash"] = lambda: flash.save(next(steps), state, {})
-
-    def after() -> None:
-        background.wait()
-        if memory:
-            memory.wait()
-
-    medians = interleaved(world, ways, repeats, after=after)
+        ways["flash"] = lambda: memory.save(next(steps), state, {})
+        waits.append(memory.wait)
+    medians = interleaved(world, ways, repeats, warmups=2, after=lambda: [wait() for wait in waits])
     background.close()
     if memory:
         memory.free()
@@ -65,9 +52,6 @@ def measure(world: World, elements: int = 1 << 22, repeats: int = 15) -> list[Co
     return rows
 
 
-def _state(world: World, elements: int) -> State:
-    def sharded() -> ShardedTensor:
-        tensor = torch.rand(elements, device=world.device)
-        return ShardedTensor((world.size * elements,), tensor.dtype, [Shard(tensor, (world.rank * elements,))])
-
-    return {name: sharded() for name in ("weight", "weight.exp_avg", "weight.exp_avg_sq")}
+def _sharded(world: World, elements: int) -> ShardedTensor:
+    tensor = torch.rand(elements, device=world.device)
+    return ShardedTensor((world.size * elements,), tensor.dtype, [Shard(tensor, (world.rank * elements,))])

@@ -1,8 +1,7 @@
 """How two ways of doing the same are compared: in turns, many times, by their medians.
 
 Taking turns means that whatever else the machine does hits both alike. Every other turn goes backwards: it matters, by
-about a percent, what ran just before. Wall-clock time of a repetition is that of its slowest rank; CPU time is the sum
-over all ranks, all threads.
+about a percent, what ran just before.
 """
 
 from __future__ import annotations
@@ -18,23 +17,14 @@ from minitrain.comm.world import World
 
 @dataclass(frozen=True)
 class Comparison:
-    """One line of the benchmark table.
+    """One line of the benchmark table."""
 
-    Attributes:
-        what: What was done, on how many ranks.
-        ours: Median seconds of minitrain.
-        theirs: Median seconds of what a user would pick instead.
-        against: What that is.
-        speed: True: the ratio is theirs / ours, higher is better. False: ours / theirs, lower is better.
-        target: What the ratio should reach; None where nothing was set.
-    """
-
-    what: str
-    ours: float
-    theirs: float
-    against: str
-    speed: bool = True
-    target: float | None = None
+    what: str  # what was done, on how many ranks
+    ours: float  # median seconds of minitrain
+    theirs: float  # median seconds of what a user would pick instead
+    against: str  # what that is
+    speed: bool = True  # the ratio is theirs / ours, higher is better; otherwise ours / theirs, lower is better
+    target: float | None = None  # what the ratio should reach; None where nothing was set
 
     @property
     def ratio(self) -> float:
@@ -57,21 +47,24 @@ class Medians:
     cpu: float
 
 
+def by_both_clocks(
+    what: str, ours: Medians, theirs: Medians, against: str, most: float | None = None
+) -> list[Comparison]:
+    """Two lines: the cost in CPU time, which may be `most` of theirs, and the speed by the wall's clock."""
+    cost = Comparison(f"{what}, CPU time", ours.cpu, theirs.cpu, against, speed=False, target=most)
+    return [cost, Comparison(f"{what}, wall clock", ours.wall, theirs.wall, against)]
+
+
 def interleaved(
     world: World,
     ways: Mapping[str, Callable[[], object]],
     repeats: int,
-    warmups: int = 2,
+    warmups: int = 4,
     after: Callable[[], object] = lambda: None,
 ) -> dict[str, Medians]:
     """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank.
 
-    Args:
-        world: This rank.
-        ways: What to run, by name.
-        repeats: How often each is measured.
-        warmups: How often each is run before.
-        after: Called after each repetition, outside of the time that is measured.
+    `after` is called after each repetition, outside of the time that is measured.
     """
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}

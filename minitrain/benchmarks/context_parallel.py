@@ -1,11 +1,7 @@
 """Causal attention over ranks, forward and backward, against one device's at the same work, and against torch's own.
 
-Ranks that share cores slow each other down, so on CPUs the work done is compared: CPU time of all ranks, messages
-included, against that of torch's fused kernel when each rank has whole sequences of its own. On GPUs wall-clock time
-counts.
-
-Torch's own context parallelism refuses CPUs. Where each rank has a GPU of its own, it is a further row of the same
-command, `python -m minitrain.benchmarks --names context_parallel`. This row has not been tried yet.
+One device is torch's fused kernel, with whole sequences on each rank. Torch's own context parallelism refuses CPUs.
+Where each rank has a GPU of its own, it is a further row, which has not been tried yet.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.compare import Comparison, by_both_clocks, interleaved
 from minitrain.collectives.full import ring
 from minitrain.comm import native
 from minitrain.comm.comm import Comm
@@ -28,18 +24,12 @@ from minitrain.comm.world import World
 from minitrain.context_parallel.full.attention import ContextAttention
 from minitrain.context_parallel.full.places import MODES, held
 
-CPU, GPU = (4, 4096, 64), (32, 16384, 128)
+CPU, GPU = (4, 4096, 64), (32, 16384, 128)  # heads, length of a sequence, width of a head
 TARGET = 1.25
 
 
 def measure(world: World, sizes: tuple[int, int, int] | None = None, repeats: int = 7) -> list[Comparison]:
-    """Compare forward and backward of one layer's attention, with as many sequences as ranks.
-
-    Args:
-        world: This rank.
-        sizes: Heads, length of the sequence, and width of a head; None: small on CPUs, large on GPUs.
-        repeats: Runs of each.
-    """
+    """Compare forward and backward of one layer's attention, with as many sequences as ranks."""
     gpu = world.device.type == "cuda"
     heads, seq, head = sizes or (GPU if gpu else CPU)
     dtype = torch.bfloat16 if gpu else torch.float32
@@ -55,14 +45,11 @@ def measure(world: World, sizes: tuple[int, int, int] | None = None, repeats: in
     medians = interleaved(world, ways, repeats)
     rows = []
     for mode in modes:
-        what = f"causal attention, {mode}, {world.size} sequences of {seq} tokens, {world.size} ranks, "
-        ours, alone = medians[mode], medians["one device"]
+        what = f"causal attention, {mode}, {world.size} sequences of {seq} tokens, {world.size} ranks"
         target = TARGET if world.size == 2 and not gpu else None  # more ranks than cores slow each other down
-        against = "torch's kernel, whole sequences"
-        rows.append(Comparison(what + "CPU time", ours.cpu, alone.cpu, against, speed=False, target=target))
-        rows.append(Comparison(what + "wall clock", ours.wall, alone.wall, against))
+        rows += by_both_clocks(what, medians[mode], medians["one device"], "torch's kernel, whole sequences", target)
         if "torch" in medians:
-            rows.append(Comparison(what + "wall clock", ours.wall, medians["torch"].wall, "torch's context_parallel"))
+            rows += by_both_clocks(what, medians[mode], medians["torch"], "torch's context_parallel")[1:]
     return rows
 
 

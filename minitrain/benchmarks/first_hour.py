@@ -25,7 +25,7 @@ from typing import Any
 
 import tyro
 
-from minitrain.benchmarks.hour_steps import OVER, Step, steps
+from minitrain.benchmarks.hour_steps import NEVER, OVER, Figure, Step, steps
 from minitrain.benchmarks.watched import Ended, nvidia_smi, watched
 from minitrain.comm.terminal import complain
 from minitrain.planning import plan
@@ -71,21 +71,13 @@ class Command:
 
 @dataclass
 class Outcome:
-    """What came of a step.
+    """What came of a step."""
 
-    Attributes:
-        surprise: What is wrong; "" if nothing is.
-        left_out: Why it was not run; "" if it was.
-        seconds: How long it took.
-        figures: What was recorded.
-        output: The last lines of what it printed, of a surprise.
-    """
-
-    surprise: str = ""
-    left_out: str = ""
+    surprise: str = ""  # what is wrong
+    left_out: str = ""  # why it was not run
     seconds: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
-    output: str = ""
+    output: str = ""  # the last lines of what it printed, of a surprise
 
     def __str__(self) -> str:
         return f"left out: {self.left_out}" if self.left_out else self.surprise or "as expected"
@@ -128,11 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What there is to run on: torch is asked in a process of its own.
-
-    Raises:
-        ValueError: There is no GPU, or no torch.
-    """
+    """What there is to run on, as torch tells in a process of its own; a ValueError without a GPU or torch."""
     asked = subprocess.run([sys.executable, "-c", ABOUT], capture_output=True, text=True, check=False)
     if asked.returncode:
         raise ValueError(f"torch does not start: {asked.stderr.strip()}")
@@ -228,12 +216,10 @@ def surprise_of(
         losses = [figures.get("loss", 0.0), found[step.like].figures.get("loss", 0.0)]
         if not all(losses) or abs(losses[0] - losses[1]) > WITHIN * losses[1]:
             return f"its last loss is {losses[0]:g}, and that of {step.like} {losses[1]:g}"
-    bounds = {each.what: (each.least, each.most) for each in step.figures}
-    bounds["GPUs of one process"] = 1, 1
-    for what, value in figures.items() if on_gpus else ():
-        least, most = bounds.get(what, (None, None))
-        if (least is not None and value < least) or (most is not None and value > most):
-            return f"{what} is {value:g}, and was expected between {least:g} and {most:g}"
+    for bound in (*step.figures, Figure("GPUs of one process", NEVER, 1, 1)) if on_gpus else ():
+        value = figures.get(bound.what, bound.least)
+        if not bound.least <= value <= bound.most:
+            return f"{bound.what} is {value:g}, and was expected between {bound.least:g} and {bound.most:g}"
     return ""
 
 
@@ -248,7 +234,7 @@ def private(text: str) -> str:
 
 
 def summary(planned: Mapping[str, Step], found: Mapping[str, Outcome]) -> str:
-    """How many steps were as expected, in a line."""
+    """How many steps were as expected."""
     out = sum(bool(each.left_out) for each in found.values())
     surprises = [name for name, each in found.items() if each.surprise]
     told = f"{len(found) - out - len(surprises)} of {len(planned)} steps as expected, {out} left out"
@@ -264,22 +250,11 @@ def report(about: Mapping[str, Any], planned: Mapping[str, Step], found: Mapping
     lines = [title, "", f"{on} · {facts}", "", f"{summary(planned, found)}.", ""]
     lines += ["| step | what it shows | outcome | seconds | figures |", "|---|---|---|---:|---|"]
     for name, each in found.items():
-        figures = "<br>".join(
-            f"{what}: {value:,.0f}" if value >= 1000 else f"{what}: {value:.4g}" for what, value in each.figures.items()
-        )
-        lines.append(
-            f"| {name} | {planned[name].shows} | {each} | {each.seconds:.0f} | {figures} |".replace("|  |", "| |")
-        )
+        told = [f"{what}: {format(value, ',.0f' if value >= 1000 else '.4g')}" for what, value in each.figures.items()]
+        line = f"| {name} | {planned[name].shows} | {each} | {each.seconds:.0f} | {'<br>'.join(told)} |"
+        lines.append(line.replace("|  |", "| |"))
     for name, each in found.items():
         if each.output:
-            lines += [
-                "",
-                f"## {name}: {each}",
-                "",
-                f"`{private(planned[name].typed)}`",
-                "",
-                "```text",
-                each.output,
-                "```",
-            ]
+            lines += ["", f"## {name}: {each}", "", f"`{private(planned[name].typed)}`"]
+            lines += ["", "```text", each.output, "```"]
     return "\n".join(lines) + "\n"

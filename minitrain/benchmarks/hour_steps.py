@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 ON_FOUR_RANKS = (
@@ -23,60 +24,37 @@ TENTH = r"held out, after step 10\b"
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that a command prints.
+    """A number that a command prints."""
 
-    Attributes:
-        what: Its name in the report, with the unit.
-        pattern: The last group of its last match is the number; where it has no group, how often it matches.
-        least: Less is a surprise, on GPUs; None: it is only recorded.
-        most: More is a surprise, likewise.
-    """
-
-    what: str
-    pattern: str
-    least: float | None = None
-    most: float | None = None
+    what: str  # its name in the report, with the unit
+    pattern: str  # the last group of its last match is the number; where it has no group, how often it matches
+    least: float = -inf  # less is a surprise on GPUs, as is more than `most`
+    most: float = inf
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and what is expected of it.
+    """A command, and what is expected of it."""
 
-    Attributes:
-        name: For `--only`.
-        shows: Why it is run.
-        command: Its first word, and any other that is `python`, becomes this Python.
-        limit: Seconds; what takes longer hangs.
-        backend: What carries the tensors, in the command's own words; "" where it does not tell.
-        says: A pattern that must occur in what it prints.
-        figures: What is recorded.
-        environment: Variables in addition to those that are set.
-        needs: The program without which it is left out.
-        memory: GB of shared memory without which it is left out.
-        shares: Its ranks share a GPU, which an exclusive compute mode forbids.
-        only_gpu: It shows nothing on the second device.
-        like: An earlier training, whose last loss it must have within 1 %; the ratio of their speeds is recorded.
-        kills: What gets SIGKILL as soon as `at` occurs in the output: the program, or one of its ranks.
-        at: That pattern.
-        fails: It must end with another status than 0.
-    """
-
-    name: str
-    shows: str
-    command: str
-    limit: float = 300
+    name: str  # for `--only`
+    shows: str  # why it is run
+    command: str  # its first word, and any other that is `python`, becomes this Python
+    limit: float = 300  # seconds; what takes longer hangs
+    # what carries the tensors, in the command's own words; "" where it does not tell
     backend: Literal["", "nccl", "gloo"] = "nccl"
-    says: str = ""
-    figures: tuple[Figure, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
-    memory: int = 0
-    shares: bool = False
-    only_gpu: bool = False
+    says: str = ""  # a pattern that must occur in what it prints
+    figures: tuple[Figure, ...] = ()  # what is recorded
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables in addition to those that are set
+    needs: str = ""  # the program without which it is left out
+    memory: int = 0  # GB of shared memory without which it is left out
+    shares: bool = False  # its ranks share a GPU, which an exclusive compute mode forbids
+    only_gpu: bool = False  # it shows nothing on the second device
+    # an earlier training, whose last loss it must have within 1 %; the ratio of their speeds is recorded
     like: str = ""
+    # what gets SIGKILL as soon as `at` occurs in the output: the program, or one of its ranks
     kills: Literal["", "program", "rank"] = ""
-    at: str = ""
-    fails: bool = False
+    at: str = ""  # that pattern
+    fails: bool = False  # it must end with another status than 0
 
     @property
     def typed(self) -> str:
@@ -103,14 +81,8 @@ LINKS = tuple(Figure(f"channels by {way}", rf"via {way}\b") for way in ("P2P", "
 
 
 def steps(gpus: int, real: bool, runs: str) -> list[Step]:
-    """The steps for a machine.
-
-    Args:
-        gpus: How many it has, at least one; of 3 it takes 2, and of 5, 6 and 7 it takes 4.
-        real: False on the second device: there models are small, and time limits long.
-        runs: The folder of the trainings.
-    """
-    gpus = 1 << gpus.bit_length() - 1
+    """The steps for a machine. On the second device (not `real`), models are small, and time limits long."""
+    gpus = 1 << gpus.bit_length() - 1  # of 3 it takes 2, and of 5, 6 and 7 it takes 4
     found = [*communication(gpus, real), *one_gpu(real, runs)]
     found += several_gpus(gpus, real, runs) if gpus > 1 else []
     found += tools(gpus)
@@ -140,10 +112,7 @@ def communication(gpus: int, real: bool) -> Iterator[Step]:
 
 
 def training(real: bool, runs: str, options: str, start: str = "python", sizes: str = "") -> str:
-    """The command of a training: of GPT-2 on GPUs, on the second device of a model that a CPU trains in seconds.
-
-    All are in one folder, which the next one overwrites: a checkpoint of each would fill the disk of a small machine.
-    """
+    """The command of a training. The next one overwrites it: a checkpoint of each would fill a small machine's disk."""
     sizes = f"--preset gpt2 --data library{sizes}" if real else "--layers 2 --hidden 64 --heads 8 --positions 32"
     again = "" if "--resume" in options else " --overwrite"
     return f"{start} -m minitrain.train {sizes} --steps 60 --sample 0 --runs {runs} {options}{again}"
@@ -196,17 +165,9 @@ def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
     lost = training(real, runs, dies, torchrun)
     yield Step("lost", "a rank of torchrun is killed", lost, figures=(GONE,), kills="rank", at=TENTH, fails=True)
     supervised = training(real, runs, f"{dies} --flash-every 2 --supervise")
-    yield Step(
-        "supervised",
-        "a rank is killed, and all start again",
-        supervised,
-        says="restart 1",
-        figures=(AGAIN, LOSS),
-        memory=16 if real else 0,
-        like="dp",
-        kills="rank",
-        at=TENTH,
-    )
+    room, again = 16 if real else 0, "a rank is killed, and all start again"
+    killed = Step("supervised", again, supervised, says="restart 1", figures=(AGAIN, LOSS), memory=room, like="dp")
+    yield replace(killed, kills="rank", at=TENTH)
     alone = "CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec $0 -m minitrain.collectives.native"
     yield Step("visible", "each rank sees one GPU only", f"{torchrun} --no-python bash -c '{alone}' python")
 

@@ -12,7 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.compare import Comparison, by_both_clocks, interleaved
+from minitrain.benchmarks.recomputation import CPU, GPU
 from minitrain.collectives.full import ring
 from minitrain.comm.comm import Comm
 from minitrain.comm.world import World
@@ -21,19 +22,9 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.parameter_server import Server, Worker, split_roles
 
-CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients
-GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2: 110 M, 440 MB
-
 
 def measure(world: World, config: GPTConfig | None = None, batch: int = 12, repeats: int = 9) -> list[Comparison]:
-    """Compare a step with one and with two servers to the ring's.
-
-    Args:
-        world: This rank.
-        config: Sizes of the GPT; None: small on CPUs, GPT-2's on GPUs.
-        batch: Samples in a step, of all workers together.
-        repeats: Steps of each.
-    """
+    """Compare a step with one and with two servers to the ring's; `batch` is that of all workers together."""
     config = config or (GPU if world.device.type == "cuda" else CPU)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(config.vocabulary, (batch, config.positions), generator=generator).to(world.device)
@@ -44,10 +35,8 @@ def measure(world: World, config: GPTConfig | None = None, batch: int = 12, repe
     medians = interleaved(world, ways, repeats)
     rows = []
     for servers in counts:
-        what = f"a GPT's step, {batch} samples, {servers} of {world.size} ranks serve, "
-        against, ours, theirs = f"the ring ({world.backend})", medians[f"{servers}"], medians["ring"]
-        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False))
-        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against, speed=False))
+        what = f"a GPT's step, {batch} samples, {servers} of {world.size} ranks serve"
+        rows += by_both_clocks(what, medians[f"{servers}"], medians["ring"], f"the ring ({world.backend})")
     return rows
 
 

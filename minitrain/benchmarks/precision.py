@@ -1,4 +1,4 @@
-"""The ring all-reduce in 8 bits against the ring in bfloat16: time, with the bytes that a rank sends in either.
+"""The ring all-reduce in 8 bits against the ring in bfloat16, both with the bytes that a rank sends.
 
 On a fast network the 8-bit ring is the slower one, because rounding and restoring cost more than the bytes it saves.
 """
@@ -19,7 +19,7 @@ ELEMENTS = (1 << 14, 1 << 18, 1 << 22)
 
 
 def measure(world: World, elements: tuple[int, ...] = ELEMENTS, repeats: int = 21) -> list[Comparison]:
-    """Compare all-reduces of gradients of each size, in elements."""
+    """Compare all-reduces of gradients of each size."""
     rows = []
     for size in world.progress(elements, f"precision on {world.size} ranks"):
         generator = torch.Generator().manual_seed(world.rank)

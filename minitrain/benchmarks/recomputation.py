@@ -1,8 +1,7 @@
-"""Our two checkpoints against torch's two: a step of the GPT with every block recomputed, as CPU time and by the wall.
+"""Our two checkpoints against torch's two: a step of the GPT with every block recomputed.
 
-Nothing is sent; each rank takes its own step, and the work done by all is compared. `early_stop` is compared with the
-faster of torch's two. The one that makes a second graph does the same operations as torch's `use_reentrant=True`, and
-is compared with that.
+Nothing is sent; each rank takes its own step. `early_stop` is compared with the faster of torch's two. The one that
+makes a second graph does the same operations as torch's `use_reentrant=True`, and is compared with that.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.compare import Comparison, by_both_clocks, interleaved
 from minitrain.comm.world import World
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
@@ -31,28 +30,18 @@ TORCHS = {
 
 
 def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 15) -> list[Comparison]:
-    """Compare steps in which each block is recomputed.
-
-    Args:
-        world: This rank.
-        config: Sizes of the GPT; None: small on CPUs, GPT-2's on GPUs.
-        batch: Samples in each rank's batch.
-        repeats: Steps of each.
-    """
+    """Compare steps in which each block is recomputed."""
     gpu = world.device.type == "cuda"
     config = config or (GPU if gpu else CPU)
     checkpoints = {"early": early_stop.checkpoint, "whole": checkpoint, **TORCHS}
     ways = {name: _step(world, config, batch, each) for name, each in checkpoints.items()}
-    medians = interleaved(world, ways, repeats, warmups=4)
+    medians = interleaved(world, ways, repeats)
     faster = min(TORCHS, key=lambda name: medians[name].cpu)
     rows = []
     for what, name, against in (("stopping early", "early", faster), ("wholly", "whole", "use_reentrant=True")):
-        what = f"a GPT's step, blocks recomputed {what}, {world.size} ranks, "
-        ours, theirs = medians[name], medians[against]
+        what = f"a GPT's step, blocks recomputed {what}, {world.size} ranks"
         target = 1.0 if name == "early" and not gpu else None
-        against = f"torch's, {against}"
-        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False, target=target))
-        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against))
+        rows += by_both_clocks(what, medians[name], medians[against], f"torch's, {against}", target)
     return rows
 
 

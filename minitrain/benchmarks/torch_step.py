@@ -3,13 +3,13 @@
 DDP or FSDP2 along dp, `ZeroRedundancyOptimizer` for ZeRO-1, DTensor along tp with its sharded loss, and
 `torch.distributed.pipelining` along pp. Torch has no layout with dp, tp and a plain all-reduce of gradients by public
 names, so along dp beside tp it is FSDP2 without resharding, as torchtitan has it. A pipeline of torch knows no tied
-weights, so the gradients of both copies are added up by hand.
+weights, so the head has a weight of its own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -39,25 +39,23 @@ from minitrain.data.text import Numbered, share
 from minitrain.models.gpt import GPT, Block, Embedding
 from minitrain.pipeline_parallel import splitting
 
-SCHEDULES = {"1f1b": pipelining.Schedule1F1B, "gpipe": pipelining.ScheduleGPipe}
+SCHEDULES = {
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+}
 
 
 class TorchStep:
     """The step of one layout; a call does forward, backward, clipping and AdamW on the first samples.
 
-    Args:
-        world: This rank.
-        settings: Model, layout and steps; of the layout dp, tp, sequence_parallel, pp, microbatches, schedule, zero.
-        samples: The training data.
-
-    Attributes:
-        name: Of the parts of torch.
-        gpt: The model with its names; on a pipeline's ranks its other stages are not trained.
+    It knows dp, tp, sequence_parallel, pp and its schedule, microbatches, and zero. `name` names the parts of torch.
     """
 
     def __init__(self, world: World, settings: Settings, samples: Numbered):
         self.world, self.settings, self.samples = world, settings, samples
         layout, steps = settings.layout, settings.steps
+        assert not settings.model.tied
         self.mesh = init_device_mesh(
             world.device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp")
         )
@@ -67,14 +65,13 @@ class TorchStep:
         if steps.compile:
             for block in self.gpt.blocks:
                 block.compile()
-        self.module: nn.Module = self.gpt
         self.place = self.mesh["pp"].get_local_rank()
+        parts: Sequence[nn.Module] = [self.gpt]
         if layout.pp > 1:
-            parts = splitting.split(self.gpt, splitting.evenly(self.gpt, layout.pp))
-            self.module = parts[self.place]
-        if layout.dp > 1:
-            self.module = self._data_parallel(self.module, layout)
-        parameters = list(self.module.parameters())
+            stages = layout.pp * (layout.chunks if layout.schedule == "interleaved" else 1)
+            parts = splitting.split(self.gpt, splitting.evenly(self.gpt, stages))[self.place :: layout.pp]
+        self.parts = nn.ModuleList(self._data_parallel(part, layout) if layout.dp > 1 else part for part in parts)
+        parameters = list(self.parts.parameters())
         options = {"lr": steps.lr, "betas": (0.9, 0.95)}
         groups = [
             {"params": found, "weight_decay": steps.weight_decay if matrix else 0.0}
@@ -90,11 +87,6 @@ class TorchStep:
             self.optimizer = torch.optim.AdamW(groups, **options)
         self.name = _name(layout, steps.compile)
         self.forward_backward = self._pipeline(layout) if layout.pp > 1 else self._plain
-        tied = layout.pp > 1 and self.gpt.head.weight is self.gpt.embedding.tokens.weight
-        # Every rank makes every group.
-        ends = [self.mesh.mesh[[0, -1], dp, tp].tolist() for dp in range(layout.dp) for tp in range(layout.tp)]
-        groups_of_ends = [(each, dist.new_group(each)) for each in ends if tied]
-        self.ends = next((each for its, each in groups_of_ends if world.rank in its), None)
 
     def __call__(self) -> tuple[float | None, float]:
         """A step; returns this rank's mean loss, None without the model's end, and the norm of the gradient."""
@@ -104,12 +96,6 @@ class TorchStep:
         half = torch.autocast(self.world.device.type, torch.bfloat16, enabled=steps.dtype == "bfloat16")
         with half, loss_parallel() if layout.tp > 1 else nullcontext():
             loss = self.forward_backward(inputs, targets)
-        if self.ends is not None:
-            weight = self.gpt.embedding.tokens.weight if self.place == 0 else self.gpt.head.weight
-            assert weight.grad is not None
-            if isinstance(weight, DTensor) and isinstance(weight.grad, DTensor):
-                weight.grad = weight.grad.redistribute(placements=weight.placements)
-            dist.all_reduce(local(weight.grad), group=self.ends)
         norm = self.clip(steps.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -117,11 +103,10 @@ class TorchStep:
 
     def clip(self, most: float) -> Tensor:
         """Scale gradients by the norm of those of the whole model, and return it."""
-        parameters = [p for p in self.module.parameters() if p.grad is not None]
-        shared = self.gpt.head.weight if self.ends is not None and self.place else None  # counted at the first stage
-        counted = [p.grad for p in parameters if p.grad is not None and p is not shared]
+        parameters = list(self.parts.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
         # One call takes either DTensors or tensors, and DTensors of one mesh.
-        norm = torch.stack([whole(get_total_norm(same)) for same in by_kind(counted)]).norm()
+        norm = torch.stack([whole(get_total_norm(same)) for same in by_kind(gradients)]).norm()
         if self.settings.layout.pp > 1:
             norm = norm.square()
             dist.all_reduce(norm, group=self.mesh["pp"].get_group())
@@ -145,19 +130,24 @@ class TorchStep:
         losses = []
         for number, (some, their) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
             with self._no_sync() if number < parts - 1 else nullcontext():
-                _, loss = self.module(some, their)
+                _, loss = self.parts[0](some, their)
                 (loss / parts).backward()
             losses.append(loss.detach())
         return torch.stack([local(loss) for loss in losses]).mean()
 
     def _no_sync(self) -> AbstractContextManager[object]:
-        return self.module.no_sync() if isinstance(self.module, DistributedDataParallel) else nullcontext()
+        return self.parts[0].no_sync() if isinstance(self.parts[0], DistributedDataParallel) else nullcontext()
 
     def _pipeline(self, layout: Layout) -> Callable[[Tensor, Tensor], Tensor | None]:
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.ERROR)
         group = self.mesh["pp"].get_group()
-        stage = pipelining.PipelineStage(self.module, self.place, layout.pp, self.world.device, group=group)
-        schedule = SCHEDULES[layout.schedule](stage, layout.microbatches, loss_fn=self.gpt.loss)
+        count = layout.pp * len(self.parts)
+        stages = [
+            pipelining.PipelineStage(part, number, count, self.world.device, group=group)
+            for number, part in zip(range(self.place, count, layout.pp), self.parts, strict=True)
+        ]
+        running = stages if layout.schedule == "interleaved" else stages[0]
+        schedule = SCHEDULES[layout.schedule](running, layout.microbatches, loss_fn=self.gpt.loss)
 
         def step(inputs: Tensor, targets: Tensor) -> Tensor | None:
             losses: list[Tensor] = []
@@ -196,7 +186,6 @@ def with_dtensor(gpt: GPT, mesh: DeviceMesh, sequence: bool) -> None:
         plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel(), "mlp": gathered}
     for block in gpt.blocks:
         parallelize_module(block, mesh, plan)
-    tied = gpt.head.weight is gpt.embedding.tokens.weight
     if sequence:
         gpt.embedding = DividedEmbedding(gpt.embedding)  # type: ignore[assignment]
     ends: dict[str, ParallelStyle] = {
@@ -207,8 +196,6 @@ def with_dtensor(gpt: GPT, mesh: DeviceMesh, sequence: bool) -> None:
         ends |= {"norm": SequenceParallel()}
         ends |= {"embedding.positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))}
     parallelize_module(gpt, mesh, ends)
-    if tied:
-        gpt.head.weight = gpt.embedding.tokens.weight
 
 
 class DividedEmbedding(nn.Module):

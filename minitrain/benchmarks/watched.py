@@ -22,19 +22,12 @@ Process = tuple[int, str]  # its number, and when it was started, since numbers 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended.
+    """How a command ended."""
 
-    Attributes:
-        status: Its exit status; below 0 the number of a signal.
-        seconds: How long it took.
-        wrong: That it took too long, or that processes were left; "" otherwise.
-        gpus: On how many GPUs one of its processes was at most; 0 where nvidia-smi does not tell.
-    """
-
-    status: int
-    seconds: float
-    wrong: str
-    gpus: int
+    status: int  # its exit status; below 0 the number of a signal
+    seconds: float  # how long it took
+    wrong: str  # that it took too long, or that processes were left; "" otherwise
+    gpus: int  # on how many GPUs one of its processes was at most; 0 where nvidia-smi does not tell
 
 
 def watched(
@@ -45,15 +38,10 @@ def watched(
     kills: Literal["", "program", "rank"] = "",
     at: str = "",
 ) -> Ended:
-    """Run a command in a session of its own until it and all of its processes have ended, or `limit` is over.
+    """Run a command in a session of its own until it and all of its processes have ended, or `limit` seconds are over.
 
-    Args:
-        words: The command.
-        log: What it prints; after a kill also how long its processes took to end.
-        limit: Seconds.
-        environment: Its variables.
-        kills: What gets SIGKILL once `at` occurs in its output: the program, or the process it started last.
-        at: That pattern.
+    Once the pattern `at` occurs in its output, the program gets SIGKILL, or the process it started last. The log ends
+    with the time that its processes took to end then.
     """
     family: set[Process] = set()
     begin = asked = time.monotonic()
@@ -73,19 +61,20 @@ def watched(
                 wrong = f"it had not ended after {limit:g} s" if now > begin + limit else ""
                 time.sleep(BEAT)
             until = time.monotonic() + GRACE
-            while not wrong and (left := family & alive()):
+            while not wrong and (left := family & processes().keys()):
                 if time.monotonic() > until:
                     wrong = f"{len(left)} of its processes were left after {GRACE:g} s"
                 time.sleep(BEAT)
         finally:
             if program.poll() is None:
                 os.killpg(program.pid, signal.SIGKILL)
-            for number, _ in family & alive():  # torchrun's ranks have sessions of their own
+            for number, _ in family & processes().keys():  # torchrun's ranks have sessions of their own
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
             program.wait()
             until = time.monotonic() + GRACE
-            while family & alive() and time.monotonic() < until:  # they free a GPU's memory, which the next step needs
+            # They free a GPU's memory, which the next step needs.
+            while family & processes().keys() and time.monotonic() < until:
                 time.sleep(BEAT)
         if killed:
             file.write(f"\nall processes had ended {time.monotonic() - killed:.1f} s after the kill\n".encode())
@@ -101,11 +90,6 @@ def processes() -> dict[Process, int]:
             if state != "Z":  # a zombie has ended
                 found[int(path.parent.name), others[17]] = int(parent)
     return found
-
-
-def alive() -> set[Process]:
-    """Those that run."""
-    return set(processes())
 
 
 def descendants(number: int) -> set[Process]:

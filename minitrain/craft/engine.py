@@ -25,12 +25,8 @@ from minitrain.data_parallel.local_sgd import average
 class Engine:
     """Call all three for each micro-batch; the last one's `step()` is the optimizer's.
 
-    Args:
-        model: The same on all ranks, without buffers; every step uses all of its parameters that are not frozen.
-        optimizer: Of its parameters.
-        micro_batches: In a step of the optimizer, on each rank.
-        clip: The largest norm of the gradient.
-        group: The ranks; None means everyone.
+    Every step uses all parameters that are not frozen, and clips their gradient to the
+    norm `clip`.
     """
 
     def __init__(

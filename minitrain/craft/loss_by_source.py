@@ -22,14 +22,8 @@ from minitrain.comm.messages import Group, all_reduce
 def mean_by(losses: Tensor, labels: Tensor, count: int, group: Group = None) -> tuple[Tensor, Tensor]:
     """The mean loss under each label over all ranks, and how many tokens have it.
 
-    Args:
-        losses: Of this rank's tokens, [samples, seq], in nats.
-        labels: Of the same tokens, 0 to count − 1: the number of a source, or a position.
-        count: How many labels there are.
-        group: The ranks, each with samples of its own; None means everyone.
-
-    Returns:
-        Two tensors [count]; the mean is NaN where there is no token.
+    Losses are those of this rank's tokens, [samples, seq]. Labels from 0 to count − 1
+    are numbers of sources, or positions. Without a token the mean is NaN.
     """
     labels, order = labels.expand_as(losses).flatten().sort(stable=True)
     tokens = labels.bincount(minlength=count)

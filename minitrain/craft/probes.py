@@ -24,14 +24,7 @@ Model = Callable[[Tensor], Tensor]  # tokens [1, seq] to logits [1, seq, vocabul
 
 @torch.no_grad()
 def log_probability(model: Model, prompt: Sequence[int], continuation: Sequence[int], positions: int) -> float:
-    """The logarithm of the probability that these tokens follow the prompt.
-
-    Args:
-        model: In evaluation mode.
-        prompt: At least one token.
-        continuation: At least one.
-        positions: The longest sequence that the model takes.
-    """
+    """The logarithm of the probability that these tokens follow the prompt."""
     # A batch of one text.
     text = torch.tensor([[*prompt, *continuation]])
     assert len(prompt) and len(continuation), f"{len(prompt)=} and {len(continuation)=} must be at least 1"

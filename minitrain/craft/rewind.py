@@ -34,20 +34,9 @@ def train(
 ) -> tuple[dict[int, float], list[int]]:
     """Train on batches 0, 1, …, with a checkpoint in memory before every `every`-th.
 
-    Args:
-        batches: How many there are.
-        step: Trains on the batch of that number; returns the mean loss over all ranks.
-        get_state: The state of model and optimizer.
-        set_state: Goes back to one.
-        spikes: Says what a spike is.
-        every: Batches between two checkpoints.
-        most: Rewinds to one checkpoint.
-
-    Returns:
-        The loss of each batch that was kept, and the numbers of those left out.
-
-    Raises:
-        SpikeAgain: There was one more spike after `most` rewinds to the same checkpoint.
+    `step` trains on the batch of a number, and returns the mean loss over all ranks.
+    After `most` rewinds to one checkpoint it gives up. Returns the loss of each batch
+    that was kept, and the numbers of those left out.
     """
     losses: dict[int, float] = {}
     left_out: list[int] = []

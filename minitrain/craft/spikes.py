@@ -23,9 +23,8 @@ NORMAL = 1.4826  # standard deviations of a normal distribution in its MAD: 1/Φ
 class Spikes:
     """`seen(loss)` after every step.
 
-    Args:
-        window: How many of the last losses say what is usual; half of them must be there before any is a spike.
-        threshold: Standard deviations above the median from which a loss is a spike.
+    The last `window` losses say what is usual, once half of them are there. A spike is
+    `threshold` standard deviations above their median.
     """
 
     def __init__(self, window: int = 64, threshold: float = 6.0):

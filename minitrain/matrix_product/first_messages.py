@@ -22,15 +22,7 @@ from minitrain.comm.messages import exchange, receive, send
 
 
 def relay(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Hand rank 0's tensor from rank to rank, each to the next one.
-
-    Args:
-        tensor: Rank 0's is handed on; the others' says shape and dtype only.
-        group: The ranks that take part; None means everyone.
-
-    Returns:
-        Rank 0's tensor, on every rank.
-    """
+    """Hand rank 0's tensor from rank to rank, each to the next one; the others' says shape and dtype only."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     carried = tensor.clone() if rank == 0 else torch.empty_like(tensor)
     if rank > 0:
@@ -47,14 +39,7 @@ def shift_in_turn(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
 
     Next to every rank that sends there is one that receives, and so somebody always gets on. That holds for an odd
     number of ranks, too: there rank n − 1 and rank 0 are both even, and the first waits until rank 1 has freed rank 0,
-    which takes a third step.
-
-    Args:
-        tensor: What this rank gives away; contiguous, of one shape and dtype on all ranks.
-        group: The ranks that take part; None means everyone.
-
-    Returns:
-        The previous rank's tensor.
+    which takes a third step. All tensors are contiguous, of one shape and dtype.
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     if ranks == 1:
@@ -76,13 +61,6 @@ def shift_at_once(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
     """As `shift_in_turn`, but every rank starts both directions, then waits: one step, and no order to get wrong.
 
     It is MPI's `MPI_Sendrecv` and torch's `batch_isend_irecv`; a shift by one rank is one step of a ring (chapter 01).
-
-    Args:
-        tensor: What this rank gives away; contiguous, of one shape and dtype on all ranks.
-        group: The ranks that take part; None means everyone.
-
-    Returns:
-        The previous rank's tensor.
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     if ranks == 1:

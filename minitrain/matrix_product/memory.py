@@ -27,17 +27,7 @@ def one_step(
     tokens: Int[Tensor, "batch seq"],
     targets: Int[Tensor, "batch seq"],
 ) -> dict[str, int]:
-    """One training step, and the bytes it holds by category.
-
-    Args:
-        model: The model; its gradients are those of this step.
-        optimizer: Makes the step; its states are counted after it, since it makes them in its first step.
-        tokens: Input.
-        targets: The tokens that should follow.
-
-    Returns:
-        Bytes of "parameters", "gradients", "optimizer states", "buffers" and "activations".
-    """
+    """One training step, and the bytes that it holds of parameters, gradients, optimizer states and activations."""
     optimizer.zero_grad()
     # Counts what autograd keeps, from here to the loss.
     with SavedActivations(model) as saved:
@@ -45,6 +35,7 @@ def one_step(
     assert loss is not None
     # Uses the activations up, and makes the gradients.
     loss.backward()
+    # Makes its states in its first step, so they are counted after it.
     optimizer.step()
     return model_states(model, optimizer) | {"activations": saved.bytes}
 

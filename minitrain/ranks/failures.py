@@ -21,11 +21,7 @@ class Report(BaseException):
 
 
 class RanksError(Report, RuntimeError):
-    """A call failed on at least one rank.
-
-    Attributes:
-        failures: For each rank that failed, its traceback, how it died or where it waited.
-    """
+    """A call failed on at least one rank: `failures` has for each its traceback, how it died or where it waited."""
 
 
 class RanksStopped(Report, KeyboardInterrupt):
@@ -34,24 +30,15 @@ class RanksStopped(Report, KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a call failed on one rank.
+    """Why a call failed on one rank."""
 
-    Attributes:
-        text: The traceback without the frames of helpers, or how the process died.
-        place: The innermost line of the reader's code.
-        kind: The exception's class, by name.
-        message: The exception's message.
-        died: Whether the process has ended.
-        pending: Whether the rank has started a communication that cannot end.
-        at: The time of the failure, on the clock of the process that made this record.
-    """
-
-    text: str
-    place: str = ""
-    kind: str = ""
+    text: str  # the traceback without the frames of helpers, or how the process died
+    place: str = ""  # the innermost line of the reader's code
+    kind: str = ""  # the exception's class, by name
     message: str = ""
-    died: bool = False
-    pending: bool = False
+    died: bool = False  # whether the process has ended
+    pending: bool = False  # whether the rank has started a communication that cannot end
+    # On the clock of the process that made this record.
     at: float = field(default_factory=time.monotonic)
 
 
@@ -66,9 +53,6 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
         failed: The ranks that failed.
         waiting: For the ranks that did not answer, what they were doing ("waiting in <cell 3>, line 2: ...").
         size: Number of all ranks.
-
-    Returns:
-        The message, and each rank's part of it.
     """
     lines = [first] if first else []
     died = any(failure.died for failure in failed.values())

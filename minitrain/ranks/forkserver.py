@@ -85,11 +85,7 @@ class Forkserver:
         return self.owner == os.getpid() and self.end.alive and self.process.poll() is None
 
     def start(self, rank: int, plan: Plan) -> Rank:
-        """Fork a process that becomes `rank`.
-
-        Raises:
-            RanksError: The forkserver has ended.
-        """
+        """Fork a process that becomes `rank`."""
         pipe, theirs = Pipe()
         status, report = Pipe(duplex=False)
         request = pickle.dumps((rank, plan))
@@ -104,13 +100,7 @@ class Forkserver:
 
 
 class Rank:
-    """One rank's process, as the program sees it.
-
-    Attributes:
-        pid: Its number.
-        pipe: For messages to and from it.
-        status: Readable when the process has ended.
-    """
+    """One rank's process, as the program sees it: `status` is readable when it has ended."""
 
     def __init__(self, pid: int, pipe: Connection, status: Connection) -> None:
         self.pid, self.pipe, self.status = pid, pipe, status
@@ -133,11 +123,7 @@ class Rank:
 
 
 class Fork:
-    """A fork of this program in a process group of its own, with those methods of `subprocess.Popen` that we need.
-
-    Args:
-        become: What it does; it need not return.
-    """
+    """A fork of this program in a process group of its own, with those methods of `subprocess.Popen` that we need."""
 
     def __init__(self, become: Callable[[], None]) -> None:
         self.pid = os.fork()
@@ -160,11 +146,7 @@ class Fork:
         return self.returncode
 
     def wait(self, timeout: float = 10.0) -> None:
-        """Wait for its end.
-
-        Raises:
-            TimeoutExpired: It still runs.
-        """
+        """Wait for its end; a TimeoutExpired if it still runs."""
         until = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > until:
@@ -178,15 +160,9 @@ class Fork:
 
 
 def copied(control: socket.socket, theirs: socket.socket, preload: list[str]) -> None:
-    """In a fork of the program: be its forkserver. Does not return.
-
-    Args:
-        control: The program's end of the connection; while a copy of it is open, its closing would go unnoticed.
-        theirs: The forkserver's end.
-        preload: Modules to import.
-    """
+    """In a fork of the program: be its forkserver. Does not return."""
     os.setpgid(0, 0)
-    control.close()
+    control.close()  # while a copy of the program's end is open, its closing would go unnoticed
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     main(theirs.detach(), preload)
 
@@ -231,13 +207,7 @@ def program(call: str) -> list[str]:
 
 
 def main(control_descriptor: int, preload: list[str], spawn: bool = False) -> None:
-    """The forkserver's program: import, then fork whenever asked, until the parent program is gone.
-
-    Args:
-        control_descriptor: Where requests come from.
-        preload: Modules to import before.
-        spawn: Start new processes, which import them, instead of forking.
-    """
+    """The forkserver's program: import, then fork (or spawn) whenever asked, until the parent program is gone."""
     # They are for the program, and this process ends with it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

@@ -50,15 +50,7 @@ def register(ranks: Ranks) -> None:
 
 
 def parse(line: str) -> tuple[list[int] | None, float | None, bool]:
-    """Parse the arguments of `%%ranks`.
-
-    Returns:
-        The ranks to run on (None: all), the time limit in seconds (None: the ranks' own), and whether the cell is to
-        fail.
-
-    Raises:
-        ValueError: It is neither a rank, nor a time limit, nor `--expect-error`.
-    """
+    """The ranks to run on (None: all), the time limit (None: the ranks' own), and whether the cell is to fail."""
     words = line.replace(",", " ").replace("=", " ").split()
     chosen: list[int] = []
     timeout, expected = None, False

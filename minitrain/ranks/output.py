@@ -124,10 +124,7 @@ def side_by_side(printed: dict[int, list[Printed]]) -> list[dict[int, Printed]]:
     """Align the ranks' texts by the statement that printed them.
 
     Ranks run the same cell, so their lists name the same statements in nearly the same order. Where a rank prints more
-    or less than others (`if rank == 0: print(...)`), the statements around still line up.
-
-    Returns:
-        Slots in an order that keeps every rank's own: rank → what it printed there.
+    or less than others (`if rank == 0: print(...)`), the statements around still line up. Slots keep each rank's order.
     """
     slots: list[dict[int, Printed]] = []
     for rank, texts in printed.items():

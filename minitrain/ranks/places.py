@@ -57,10 +57,8 @@ def place(filename: str, line: int | None) -> str:
 def trim(error: BaseException, in_cell: bool) -> tuple[str, str]:
     """The traceback's text without helpers, and the place of its innermost line of the reader's code.
 
-    Args:
-        error: What was raised.
-        in_cell: True leaves out every frame of a helper and shortens paths (a notebook's output is the same on any
-            machine). False leaves out only the frames that led to the function, for debugging the inside.
+    In a cell it leaves out every frame of a helper and shortens paths: a notebook's output is the same on any machine.
+    Otherwise it leaves out only the frames that led to the function, for debugging the inside.
     """
     described = traceback.TracebackException.from_exception(error)
     for one in _chain(described):

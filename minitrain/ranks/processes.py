@@ -38,15 +38,7 @@ def forkserver(more: Sequence[str] = (), fork: bool = False) -> Forkserver:
 
 
 class Processes:
-    """The processes of n ranks, and a private folder.
-
-    Args:
-        size: Number of ranks.
-        device: As in `World.start`.
-        timeout: As in `World.start`.
-        check: As in `World.start`.
-        rehearse: As in `World.start`.
-    """
+    """The processes of n ranks, and a private folder; arguments as in `World.start`."""
 
     def __init__(self, size: int, device: str, timeout: float, check: bool, rehearse: str | None = None) -> None:
         server = forkserver()
@@ -80,11 +72,7 @@ class Processes:
             self.ranks[rank].pipe.send_bytes(pickle.dumps(message))
 
     def receive(self, rank: int) -> Any:
-        """One message of a rank.
-
-        Raises:
-            EOFError: The process has ended.
-        """
+        """One message of a rank; an EOFError if the process has ended."""
         pipe = self.ranks[rank].pipe
         try:
             if pipe.poll():

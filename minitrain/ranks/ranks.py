@@ -92,8 +92,7 @@ class Ranks:
     Args:
         n: Number of ranks, at least 1.
         device: "auto", "cpu" or "cuda", as in `World.start`.
-        timeout: Seconds without any progress (nothing printed, no rank done, no processor used) after which a call
-            ends with an error that names the line each rank waits in. None waits for ever.
+        timeout: Seconds without any progress, after which a call ends with an error. None waits for ever.
         check: Whether ranks compare what they send with each other (torch's debug level INFO): slower, and an error
             in place of a hang.
         setup: A function of a module that every rank calls first, as `setup(world)`, also after a restart.
@@ -140,10 +139,7 @@ class Ranks:
 
         What rank 0 prints appears at once and unchanged; lines of other ranks are marked `[rank r]`.
 
-        Args:
-            function: A function of a module; it is sent by name.
-            *args: Its other arguments; sent by pickle.
-            **kwargs: The same by keyword.
+        The function is a module's, and sent by name; its other arguments are pickled.
 
         Returns:
             The results, in the order of ranks. Tensors of a GPU arrive as tensors of the CPU.

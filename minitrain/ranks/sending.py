@@ -14,11 +14,7 @@ from typing import Any
 
 
 def to_ranks(what: str, value: Any) -> bytes:
-    """Pickle a value for the ranks.
-
-    Raises:
-        ValueError: It cannot be sent.
-    """
+    """Pickle a value for the ranks; a ValueError if it cannot be sent."""
     buffer = io.BytesIO()
     try:
         _ToRanks(buffer).dump(value)
@@ -31,11 +27,7 @@ def to_ranks(what: str, value: Any) -> bytes:
 
 
 def from_ranks(data: bytes | None) -> Any:
-    """The value that a rank sent; None if it sent none.
-
-    Raises:
-        TypeError: Its class is not known here.
-    """
+    """The value that a rank sent; None if it sent none, a TypeError if its class is not known here."""
     try:
         return None if data is None else _FromRanks(io.BytesIO(data)).load()
     except (AttributeError, ImportError) as error:

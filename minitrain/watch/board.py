@@ -46,38 +46,19 @@ class Deadlock(RuntimeError):
 
 @dataclass(frozen=True)
 class Waiting:
-    """The note of a rank that waits.
+    """The note of a rank that waits."""
 
-    Attributes:
-        call: The call of the program that it belongs to: notes from earlier calls mean nothing.
-        doing: The communication it waits in: "receive(source=1)".
-        place: The line of the reader's code.
-        needs: The notes that must appear, and the rank that must write each.
-        alone: Whether no other thread of this rank communicates; if one does, it may still bring what others need.
-    """
-
-    call: int
-    doing: str
-    place: str
-    needs: dict[str, int]
-    alone: bool
+    call: int  # the call of the program that it belongs to: notes from earlier calls mean nothing
+    doing: str  # the communication it waits in: "receive(source=1)"
+    place: str  # the line of the reader's code
+    needs: dict[str, int]  # the notes that must appear, and the rank that must write each
+    alone: bool  # whether no other thread of this rank communicates; if one does, it may still bring what others need
 
 
 class Board:
-    """This rank's view of the board.
+    """This rank's view of the board at `address`; a wait longer than `limit` is an error in any case."""
 
-    Args:
-        address: Where rank 0 keeps it, by `Board.keep`.
-        rank: This rank.
-        size: Number of all ranks.
-        limit: How long a wait may last before it is an error in any case.
-        seal: That of all ranks.
-
-    Attributes:
-        current: The board of this process, where its ranks are checked.
-    """
-
-    current: Board | None = None
+    current: Board | None = None  # that of this process, where its ranks are checked
 
     def __init__(self, address: tuple[str, int], rank: int, size: int, limit: timedelta, seal: Seal):
         self.address, self.rank, self.size, self.limit, self._seal = address, rank, size, limit, seal
@@ -89,20 +70,15 @@ class Board:
     def keep(one_machine: bool) -> tuple[Any, tuple[str, int]]:
         """Open a board, on rank 0; returns it, and where it is to be found.
 
-        Args:
-            one_machine: Whether all ranks are on this machine; then nothing listens to the outside. Otherwise it
-                listens on the one address at which the ranks meet, which is this machine's.
-
-        Raises:
-            OSError: That address is not this machine's.
+        With all ranks on one machine, nothing listens to the outside. Otherwise it listens on the one address at which
+        the ranks meet; an OSError if that is not this machine's.
         """
         host = LOOPBACK if one_machine else os.environ["MASTER_ADDR"]
         family, _, _, _, (host, *_) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server((host, 0), family=family)
         address = (str(host), listener.getsockname()[1])
-        return dist.TCPStore(
-            *address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        ), address
+        board = dist.TCPStore(*address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        return board, address
 
     def begin(self, call: int, ranks: Iterable[int]) -> None:
         """A new call of the program begins on these ranks; the others are idle."""
@@ -114,12 +90,7 @@ class Board:
         self.note(f"ended/{self.rank}", self.call)
 
     def note(self, key: str, value: Any = True) -> None:
-        """Put a note up.
-
-        Args:
-            key: Its name.
-            value: What it says: anything that JSON can hold, except None.
-        """
+        """Put a note up: anything that JSON can hold, except None."""
         self._do("set", key, self._seal.close(key, json.dumps(value).encode()))
 
     def read(self, key: str) -> Any:
@@ -136,11 +107,7 @@ class Board:
         self._do("delete_key", key)
 
     def wait(self, needs: Mapping[str, int], doing: str) -> bool:
-        """Wait until all these notes have been put up.
-
-        Args:
-            needs: The notes, and the rank from which each comes.
-            doing: The communication in which this rank waits, for the error message.
+        """Wait until all these notes have been put up, each by its rank.
 
         Returns:
             Whether they have; not if a rank from which one must come has died.
@@ -218,7 +185,7 @@ class Board:
     def _in_vain(self) -> str:
         """Why this rank waits for ever, in words; "" while another rank may still arrive."""
         waiting = {rank: note for rank in range(self.size) if (note := self._waiting(rank)) is not None}
-        ended = {rank for rank in range(self.size) if rank in self.absent or self._ended(rank)}
+        ended = {rank for rank in range(self.size) if rank in self.absent or self.read(f"ended/{rank}") == self.call}
         free = set(range(self.size)) - waiting.keys() - ended
         while more := {rank for rank, note in waiting.items() if free.issuperset(note.needs.values())} - free:
             free |= more
@@ -235,34 +202,22 @@ class Board:
             return None
         return note
 
-    def _ended(self, rank: int) -> bool:
-        return self.read(f"ended/{rank}") == self.call
 
-
-def in_words(stuck: Mapping[int, Waiting], ended: Iterable[int]) -> str:
-    """Which ranks wait for each other for ever, and what to do about it.
-
-    Args:
-        stuck: The ranks that wait for ever, each with its note.
-        ended: The ranks for which they wait that have ended.
-    """
+def in_words(stuck: Mapping[int, Waiting], ended: set[int]) -> str:
+    """Which ranks wait for ever, and what to do about it; `ended` are those for which they wait that have ended."""
     lines = ["these ranks wait for ever:"]
     for rank, note in sorted(stuck.items()):
         others = " and ".join(f"rank {other}" for other in sorted(set(note.needs.values())))
         lines.append(f"  rank {rank} in {note.doing} ({note.place}), for {others}")
     verbs = {note.doing.partition("(")[0] for note in stuck.values()}
-    ended = sorted(ended)
     if ended:
-        who = " and ".join(f"rank {rank}" for rank in ended)
-        calls = sorted(
-            {
-                _answer(rank, note, other)
-                for rank, note in stuck.items()
-                for other in note.needs.values()
-                if other in ended
-            }
-        )
-        lines.append(f"{who} ended without it; call {' and '.join(calls)}")
+        who = " and ".join(f"rank {rank}" for rank in sorted(ended))
+        calls = {
+            _answer(rank, note, other)
+            for rank, note in stuck.items()
+            for other in ended.intersection(note.needs.values())
+        }
+        lines.append(f"{who} ended without it; call {' and '.join(sorted(calls))}")
     elif verbs == {"send"}:
         lines.append("all of them send, and none receives; start both directions before you wait: exchange(...)")
     elif verbs == {"receive"}:

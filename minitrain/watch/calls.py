@@ -75,9 +75,12 @@ class Message(dist.P2POp):
     def __init__(self, op: Any, tensor: Tensor, peer: int | None = None, *args: Any, **kwargs: Any) -> None:
         op = inspect.unwrap(op)
         if kwargs.get("group_peer") is not None:  # before torch, which would only say that there is no such rank
-            verb = "send" if op is dist.distributed_c10d.isend else "receive"
-            check_message(Communication(verb, tensor, kwargs.get("group"), kwargs["group_peer"]))
+            check_message(Communication(_verb(op), tensor, kwargs.get("group"), kwargs["group_peer"]))
         super().__init__(op, tensor, peer, *args, **kwargs)
+
+
+def _verb(op: Any) -> str:
+    return "send" if op is dist.distributed_c10d.isend else "receive"
 
 
 def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
@@ -92,14 +95,8 @@ def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
 
 def _batch(given: dict[str, Any]) -> list[Communication]:
     return [
-        Communication(
-            "send" if message.op is dist.distributed_c10d.isend else "receive",
-            message.tensor,
-            message.group,
-            message.group_peer,
-            message.tag,
-        )
-        for message in given["p2p_op_list"]
+        Communication(_verb(each.op), each.tensor, each.group, each.group_peer, each.tag)
+        for each in given["p2p_op_list"]
     ]
 
 
@@ -114,11 +111,8 @@ def _collective(verb: str, brings: str, into: str = "") -> Callable[[dict[str, A
         sizes = None
         if verb == "all_to_all":
             ranks = dist.get_world_size(given["group"])
-            leaving, arriving = (
-                given[f"{side}_split_sizes"] or [len(part) // ranks] * ranks
-                for side, part in (("input", tensor), ("output", result))
-            )
-            sizes = (leaving, arriving)
+            leaving = given["input_split_sizes"] or [len(tensor) // ranks] * ranks
+            sizes = leaving, given["output_split_sizes"] or [len(result) // ranks] * ranks
         return [Communication(verb, tensor, given["group"], into=result if into else None, sizes=sizes)]
 
     return describe

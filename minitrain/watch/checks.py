@@ -22,11 +22,7 @@ from minitrain.watch.sites import site
 
 
 def check_message(message: Communication) -> None:
-    """Refuse a message to or from no other rank, and a tensor whose memory does not hold its values side by side.
-
-    Raises:
-        ValueError: Names the argument, and says what would do.
-    """
+    """Refuse a message to or from no other rank, and a tensor whose memory does not hold its values side by side."""
     if message.peer is None:
         return
     verb, peer = message.verb, message.peer
@@ -141,11 +137,7 @@ def forget() -> None:
 
 
 def _check_collective(collective: Communication) -> None:
-    """Compare what the ranks of a collective bring.
-
-    Raises:
-        ValueError: On every rank alike.
-    """
+    """Compare what the ranks of a collective bring; a ValueError on every rank alike."""
     tensor, group = collective.tensor, collective.group
     if collective.sizes is None:
         agree(collective.verb, tensor, group)

@@ -31,25 +31,15 @@ READERS = {"__repr__": "print", "__format__": "format", "tolist": "tolist", "num
 
 @dataclass(eq=False)
 class Flight:
-    """Memory that a communication reads or writes, from its start until it has been waited for.
+    """Memory that a communication reads or writes, from its start until it has been waited for."""
 
-    Attributes:
-        what: The communication, with its line: "all_reduce (<cell 3>, line 2)".
-        start: The address of the first byte.
-        end: The address after the last one.
-        written: Whether it is written: then it may not be read elsewhere either.
-        storage: A weak reference to the memory itself: once it is freed, these addresses may be reused.
-        handle: A weak reference to what its handle keeps: a handle that was dropped will not be waited for.
-        waited: Whether it is being waited for, and may be written by the waiting code.
-    """
-
-    what: str
-    start: int
-    end: int
-    written: bool
-    storage: StorageWeakRef
-    handle: ref[Flights]
-    waited: bool = False
+    what: str  # the communication, with its line: "all_reduce (<cell 3>, line 2)"
+    start: int  # the address of the first byte
+    end: int  # the address after the last one
+    written: bool  # whether it is written: then it may not be read elsewhere either
+    storage: StorageWeakRef  # A weak reference to the memory itself: once it is freed, these addresses may be reused
+    handle: ref[Flights]  # A weak reference to what its handle keeps: a handle that was dropped will not be waited for
+    waited: bool = False  # whether it is being waited for, and may be written by the waiting code
 
 
 class Flights(Watch):
@@ -179,32 +169,23 @@ def _guarded(read: Any, does: str) -> Any:
 
 
 def _look_at(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    positions, names = _uses(func)
-    for place, writes in positions:
-        if place < len(args):
-            _look_at_value(func, args[place], writes)
-    for name, writes in names:
-        if name in kwargs:
-            _look_at_value(func, kwargs[name], writes)
-
-
-def _look_at_value(func: Any, value: Any, writes: bool) -> None:
-    for tensor in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(tensor, Tensor) and (other := in_the_way(tensor, writes)):
-            raise StillInFlight(func._schema.name.removeprefix("aten::"), other, writes)
+    for place, name, writes in _uses(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, Tensor) and (other := in_the_way(tensor, writes)):
+                raise StillInFlight(func._schema.name.removeprefix("aten::"), other, writes)
 
 
 @cache
-def _uses(func: Any) -> tuple[list[tuple[int, bool]], list[tuple[str, bool]]]:
-    """Which arguments an operation reads or writes: by position and by name, each with whether it writes."""
-    positions, names = [], []
+def _uses(func: Any) -> list[tuple[int, str, bool]]:
+    """Which arguments an operation reads or writes: by position and by name, and whether it writes."""
+    uses = []
     for place, argument in enumerate(func._schema.arguments):
         writes = argument.alias_info is not None and argument.alias_info.is_write
         is_view = argument.alias_info is not None and not writes  # it only looks at the memory in another way
         if "Tensor" in str(argument.type) and not is_view and func._schema.name.split("::")[1] not in SHAPE_ONLY:
-            positions.append((place, writes))
-            names.append((argument.name, writes))
-    return positions, names
+            uses.append((place, argument.name, writes))
+    return uses
 
 
 _operations = _Operations()

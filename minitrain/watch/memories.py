@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -54,9 +54,8 @@ class Patches:
 class Memories:
     """Follows tensors through operations.
 
-    Args:
-        read: Called when the program waits for the GPU to finish its work, because it needs a result.
-        broken: Called with a text when it uses tensors in a way that no GPU could.
+    `read` is called when the program waits for the GPU to finish its work, because it needs a result, and `broken` with
+    a text when it uses tensors in a way that no GPU could.
     """
 
     def __init__(self, read: Callable[[], None], broken: Callable[[str], None]):
@@ -117,9 +116,10 @@ class Memories:
         for name, around in {"new_tensor": self._new_tensor, "cpu": self._cpu, "to": self._to}.items():
             patches.replace(Tensor, name, around)
         for name in ("tolist", "__repr__", "__format__"):
-            patches.replace(Tensor, name, self._reader)
+            patches.replace(Tensor, name, self._on_gpu_first(self._reads))
+        refuse = partial(self._broken, "numpy cannot read a tensor of the GPU; call tensor.cpu() first")
         for name in ("numpy", "__array__"):
-            patches.replace(Tensor, name, self._array)
+            patches.replace(Tensor, name, self._on_gpu_first(refuse))
         patches.replace(Tensor, "device", self._device)
 
     def _device(self, original: Any) -> Any:
@@ -177,39 +177,26 @@ class Memories:
             # From the GPU to the GPU nothing moves, and to the CPU it does: to torch here, it is the other way round.
             positional = args[1:] if args and places[0] is args[0] else args
             asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
-            rest = {
-                key: value
-                for key, value in asked.items()
-                if value is not None and key not in ("device", "non_blocking")
-            }
+            rest = {key: asked[key] for key in ("dtype", "copy", "memory_format") if asked.get(key) is not None}
             tensor = tensor.cpu() if place.index is None else tensor
             return original(tensor, tensor.dtype if "dtype" not in rest else rest.pop("dtype"), **rest)
 
         return to
 
-    def _reader(self, original: Any) -> Any:
-        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.on_gpu(tensor):
-                self._reads()
-            return original(tensor, *args, **kwargs)
+    def _on_gpu_first(self, act: Callable[[], None]) -> Callable[[Any], Any]:
+        def around(original: Any) -> Any:
+            def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+                if self.on_gpu(tensor):
+                    act()
+                return original(tensor, *args, **kwargs)
 
-        return read
+            return read
 
-    def _array(self, original: Any) -> Any:
-        def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.on_gpu(tensor):
-                self._broken("numpy cannot read a tensor of the GPU; call tensor.cpu() first")
-            return original(tensor, *args, **kwargs)
-
-        return array
+        return around
 
 
 class Devices:
-    """What `Memories` says, where tensors are on GPUs: there their own devices tell, and torch refuses the rest.
-
-    Args:
-        read: Called when the program waits for the GPU to finish its work, because it needs a result.
-    """
+    """What `Memories` says, where tensors are on GPUs: there their own devices tell, and torch refuses the rest."""
 
     def __init__(self, read: Callable[[], None]):
         self._read = read

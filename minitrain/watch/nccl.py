@@ -24,31 +24,18 @@ ASIDE = (*BY_ALL, "wait", "host")  # steps that are not communication
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a rank's program.
+    """One step of a rank's program."""
 
-    Attributes:
-        verb: "send", "receive", a collective's name, "make", "end", "wait" or "host".
-        line: The line that called it: "minitrain/collectives/ring.py, line 40".
-        group: The communicator, by a name that its ranks share.
-        peer: The global rank at the other end of a message; None where it is open ("from any rank").
-        elements: How many a message has; for a collective, how many this rank brings.
-        dtype: Of the tensor: "float32".
-        batch: The number of the batch that a message is in; None outside batches.
-        on_cpu: Whether the tensor would be in the CPU's memory.
-        of: For "wait", the numbers of the steps waited for.
-        same: Further arguments on which all ranks of a collective must agree, such as the root.
-    """
-
-    verb: str
-    line: str = ""
-    group: str = ""
-    peer: int | None = None
-    elements: int = 0
-    dtype: str = ""
-    batch: int | None = None
-    on_cpu: bool = False
-    of: tuple[int, ...] = ()
-    same: tuple = ()
+    verb: str  # "send", "receive", a collective's name, "make", "end", "wait" or "host"
+    line: str = ""  # the line that called it: "minitrain/collectives/ring.py, line 40"
+    group: str = ""  # the communicator, by a name that its ranks share
+    peer: int | None = None  # the global rank at the other end of a message; None where it is open ("from any rank")
+    elements: int = 0  # how many a message has; for a collective, how many this rank brings
+    dtype: str = ""  # of the tensor: "float32"
+    batch: int | None = None  # the number of the batch that a message is in; None outside batches
+    on_cpu: bool = False  # whether the tensor would be in the CPU's memory
+    of: tuple[int, ...] = ()  # for "wait", the numbers of the steps waited for
+    same: tuple = ()  # further arguments on which all ranks of a collective must agree, such as the root
 
     def __str__(self) -> str:
         ends = {"send": f"(to={self.peer})", "receive": f"(source={self.peer})"}
@@ -58,17 +45,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Broken:
-    """A rule that a program breaks.
+    """A rule that a program breaks."""
 
-    Attributes:
-        rule: Its name, a key of `RULES`.
-        ranks: Those that break it.
-        text: What happens, with the lines.
-    """
-
-    rule: str
-    ranks: tuple[int, ...]
-    text: str
+    rule: str  # its name, a key of `RULES`
+    ranks: tuple[int, ...]  # those that break it
+    text: str  # what happens, with the lines
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.text}"
@@ -102,9 +83,7 @@ def _tensors(programs: Programs) -> list[Broken]:
             if step.verb in ASIDE:
                 continue
             if step.on_cpu:
-                text = (
-                    f"{step} is given a tensor in the CPU's memory; bring it to the GPU first: tensor.to(world.device)"
-                )
+                text = f"{step} is given a tensor in the CPU's memory; bring it to the GPU: tensor.to(world.device)"
                 found.setdefault(("memory", text), []).append(rank)
             elif step.dtype not in DTYPES | COMPLEX:
                 text = f"{step} is given {step.dtype}, which NCCL cannot carry; view the tensor as bytes"
@@ -126,9 +105,7 @@ def _made(programs: Programs) -> list[Broken]:
         names = {step.group if step else None for step in theirs}
         if len(names) > 1:
             said = "; ".join(f"rank {rank}: {step or 'nothing'}" for rank, step in enumerate(theirs))
-            text = (
-                f"ranks differ in the group that they make next: {said}; all ranks must call new_group, members or not"
-            )
+            text = f"ranks differ in the next group: {said}; all ranks must call new_group, members or not"
             return [Broken("make", tuple(range(len(programs))), text)]
     return []
 

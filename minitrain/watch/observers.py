@@ -12,31 +12,20 @@ from torch.distributed import ProcessGroup
 
 @dataclass(frozen=True)
 class Communication:
-    """What observers are told before a communication starts.
+    """What observers are told before a communication starts."""
 
-    Attributes:
-        verb: "send", "receive", "all_reduce", …
-        tensor: What this rank brings; of a receive, where it arrives.
-        group: The ranks that talk; None means everyone.
-        peer: The other rank of a message, within the group; None for a collective.
-        tag: Of a message.
-        into: Where the result of a collective arrives, if not in `tensor`.
-        sizes: Of an all_to_all, how many rows leave for each rank, and how many arrive from each.
-        compared: Of a collective, whether the ranks have already compared what they bring.
-        ahead: Of a receive, whether its memory may be used until the sender has heard from this rank.
-        observers: Instruments and checks, called with each communication before it starts. They may return a `Watch`.
-            Kept with the class, since autograd's threads must find them, too.
-    """
-
-    verb: str
-    tensor: Tensor
-    group: ProcessGroup | None = None
-    peer: int | None = None
-    tag: int = 0
-    into: Tensor | None = None
+    verb: str  # "send", "receive", "all_reduce", …
+    tensor: Tensor  # what this rank brings; of a receive, where it arrives
+    group: ProcessGroup | None = None  # the ranks that talk; None means everyone
+    peer: int | None = None  # the other rank of a message, within the group; None for a collective
+    tag: int = 0  # of a message
+    into: Tensor | None = None  # where the result of a collective arrives, if not in `tensor`
+    # Of an all_to_all, how many rows leave for each rank, and how many arrive from each.
     sizes: tuple[Sequence[int], Sequence[int]] | None = None
-    compared: bool = False
-    ahead: bool = False
+    compared: bool = False  # of a collective, whether the ranks have already compared what they bring
+    ahead: bool = False  # of a receive, whether its memory may be used until the sender has heard from this rank
+    # Instruments and checks, called with each communication before it starts. They may return a `Watch`. Kept with the
+    # class, since autograd's threads must find them, too.
     observers: ClassVar[list[Callable[[Communication], Watch | None]]] = []
 
 

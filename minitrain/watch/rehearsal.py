@@ -37,12 +37,7 @@ class NotOnGPUs(RuntimeError):
 
 
 class Rehearsal(Mode):
-    """Records what this rank asks for, from `start()` to `stop()`; `check()` replays it.
-
-    Attributes:
-        steps: What this rank's program has asked for since the last check.
-        reads: How often the program has waited for the GPU since then, by line.
-    """
+    """Records what this rank asks for, from `start()` to `stop()`; `check()` replays it."""
 
     def __init__(self, device: torch.device = GPU) -> None:
         super().__init__()
@@ -78,7 +73,7 @@ class Rehearsal(Mode):
     def begin(self) -> None:
         """Drop the record so far."""
         self.steps: list[Step] = []
-        self.reads: Counter[str] = Counter()
+        self.reads: Counter[str] = Counter()  # how often the program has waited for the GPU, by line
         self._broken: dict[Broken, None] = {}
         self._works: dict[Any, tuple[int, ...]] = {}
 

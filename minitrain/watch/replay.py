@@ -23,12 +23,7 @@ from minitrain.watch.nccl import BY_ALL, MESSAGES, Broken, Groups, Programs, Ste
 
 
 def replay(programs: Programs, groups: Groups) -> list[Broken]:
-    """Execute the programs under NCCL's rules; returns the rules that they break.
-
-    Args:
-        programs: Each rank's steps, in the order of its program.
-        groups: Each communicator's global ranks.
-    """
+    """Execute the ranks' programs under NCCL's rules; returns the rules that they break."""
     broken = alone(programs)
     for name, one_at_a_time in (("hang", False), ("one at a time", True)):
         if broken:
@@ -39,20 +34,13 @@ def replay(programs: Programs, groups: Groups) -> list[Broken]:
 
 @dataclass(eq=False)
 class Entry:
-    """What lies in a queue: one operation, or a batch of messages that proceed together.
-
-    Attributes:
-        steps: The numbers of the steps.
-        after: The entries that the GPU's own work had waited for when this one was put into the queue.
-        matched: The steps that have met their other end.
-        done: Whether it is complete.
-    """
+    """What lies in a queue: one operation, or a batch of messages that proceed together."""
 
     rank: int
-    steps: list[int]
-    after: list[Entry]
-    matched: set[int] = field(default_factory=set)
-    done: bool = False
+    steps: list[int]  # the numbers of the steps
+    after: list[Entry]  # the entries that the GPU's own work had waited for when this one was put into the queue
+    matched: set[int] = field(default_factory=set)  # the steps that have met their other end
+    done: bool = False  # whether it is complete
 
     def ready(self) -> bool:
         self.after = [entry for entry in self.after if not entry.done]
@@ -151,8 +139,7 @@ class Replay:
             return False
         if program[head.steps[0]].verb not in MESSAGES:
             return self._collective(group)
-        progress = any([self._message(rank, head, number) for number in head.steps if number not in head.matched])
-        return progress
+        return any([self._message(rank, head, number) for number in head.steps if number not in head.matched])
 
     def _collective(self, group: str) -> bool:
         heads = [self._head(rank, group) for rank in self.groups[group]]
@@ -223,12 +210,9 @@ class Replay:
         if step.verb in MESSAGES:
             return [step.peer] if step.peer is not None else []
         members = range(len(self.programs)) if step.verb == "make" else self.groups.get(step.group, ())
-        lacking = []
-        for member in members:
-            theirs = self._blocking(member)
-            if member != rank and (theirs is None or (theirs.verb, theirs.group) != (step.verb, step.group)):
-                lacking.append(member)
-        return lacking
+        here = [member for member in members if member != rank]
+        blocking = {member: self._blocking(member) for member in here}
+        return [each for each in here if not (it := blocking[each]) or (it.verb, it.group) != (step.verb, step.group)]
 
     def _hang(self, name: str) -> Broken:
         """Which rank waits for whom in which line, and the cycle if there is one."""
@@ -247,23 +231,15 @@ class Replay:
 
 def _circle(waits: Mapping[int, Sequence[int]]) -> list[int]:
     """Ranks of which each waits for the next and the last for the first; none if there are none."""
-    for start in waits:
-        path: list[int] = []
-        found = _follow(start, waits, path, set())
-        if found:
-            return found
-    return []
+    ends: set[int] = set()  # those from which no circle can be reached
 
-
-def _follow(rank: int, waits: Mapping[int, Sequence[int]], path: list[int], seen: set[int]) -> list[int]:
-    if rank in path:
-        return path[path.index(rank) :]
-    if rank in seen:
+    def follow(path: list[int]) -> list[int]:
+        for other in waits.get(path[-1], ()):
+            if other in path:
+                return path[path.index(other) :]
+            if other not in ends and (found := follow([*path, other])):
+                return found
+        ends.add(path[-1])
         return []
-    seen.add(rank)
-    path.append(rank)
-    for other in waits.get(rank, ()):
-        if found := _follow(other, waits, path, seen):
-            return found
-    path.pop()
-    return []
+
+    return next((found for start in waits if (found := follow([start]))), [])

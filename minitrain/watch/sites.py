@@ -21,17 +21,11 @@ OTHERS = (PACKAGE, "<frozen", "<string>", sys.prefix, sys.base_prefix)
 
 
 class Site(NamedTuple):
-    """A line that communicates.
+    """A line that communicates."""
 
-    Attributes:
-        line: "<cell 3>, line 2".
-        text: The text of that line.
-        names: The names of the tensor there.
-    """
-
-    line: str
-    text: str
-    names: tuple[str, ...]
+    line: str  # "<cell 3>, line 2"
+    text: str  # the text of that line
+    names: tuple[str, ...]  # the names of the tensor there
 
 
 def site(tensor: Any = None) -> Site:

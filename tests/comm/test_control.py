@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import axes
-from minitrain.comm.control import agree, any_of, checking, gather_objects, go_on_without, leave_all
+from minitrain.comm.control import agree, any_of, gather_objects, go_on_without, leave_all
 from minitrain.comm.groups import new_group
 from minitrain.ranks import Ranks
 
@@ -51,7 +51,6 @@ def disagree(world, odd_rank, how):
     tensor = torch.zeros(4, 2, dtype=torch.complex64 if how == "conjugated" else torch.float32)
     if world.rank == odd_rank:
         tensor = {
-            "shape": torch.zeros(5, 2),
             "gaps": torch.zeros(2, 4).T,
             "conjugated": torch.zeros(4, 2, dtype=torch.complex64).conj(),
         }[how]
@@ -64,7 +63,6 @@ def disagree(world, odd_rank, how):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("shape", "all_reduce: the shape of `tensor` differs between ranks: (4, 2) on rank 0,2, (5, 2) on rank 1"),
         ("gaps", "all_reduce: `tensor` is not contiguous on rank 1"),
         ("conjugated", "all_reduce: `tensor` is conjugated or negated when it is read on rank 1"),
     ],
@@ -86,19 +84,6 @@ def different_calls(world):
 def test_ranks_in_different_calls_are_told(ranks):
     says = "ranks are in different calls: reduce_scatter on rank 0,2, all_gather on rank 1; make the same calls"
     assert all(said.startswith(says) for said in ranks(3).run(different_calls))
-
-
-def modes(world):
-    before = dist.get_debug_level()
-    in_detail = checking(None), checking(False)
-    dist.set_debug_level(dist.DebugLevel.OFF)
-    switched_off = checking(None), checking(True)
-    dist.set_debug_level(before)
-    return in_detail, switched_off
-
-
-def test_checks_follow_the_debug_level_unless_asked(ranks):
-    assert ranks(1).run(modes) == [((True, False), (False, True))]
 
 
 def flags(world):

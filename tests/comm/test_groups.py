@@ -21,12 +21,7 @@ from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.settings import Layout
 from minitrain.ranks import Ranks
 
-LAYOUTS = (
-    Layout(dp=2, tp=2),
-    Layout(pp=2, tp=2),
-    Layout(dp=4, ep=2),
-    Layout(dp=2, cp=2),
-)
+LAYOUTS = Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(dp=4, ep=2), Layout(dp=2, cp=2)
 LIMIT = 4.0  # seconds
 
 
@@ -60,26 +55,10 @@ def recorded() -> Iterator[list[tuple[int, ...]]]:
         yield ended
 
 
-def closed(world):
-    found = []
-    for axes in [make_axes(layout) for layout in LAYOUTS]:  # all alive at once
-        begun = made(axes)
-        with recorded() as ended:
-            axes.close()
-        found.append((begun, ended))
-    return found
-
-
-def test_the_groups_of_a_layout_end_in_reverse_order(ranks):
-    for found in ranks(4).run(closed):
-        for begun, ended in found:
-            assert ended == begun[::-1]
-
-
 def left(world):
     leave_all()  # the groups of tests before
     begun = []
-    for layout in LAYOUTS[:2]:
+    for layout in LAYOUTS:
         pair = new_group([0, 1])  # which leaves ranks out
         begun += [(0, 1)] if world.rank < 2 else []
         begun += made(make_axes(layout))
@@ -89,7 +68,7 @@ def left(world):
     return begun, ended
 
 
-def test_everyones_group_ends_last():
+def test_groups_end_in_reverse_order_and_everyones_last():
     with Ranks(4, device="cpu") as own:
         for begun, ended in own.run(left):
             assert ended == [*begun[::-1], (0, 1, 2, 3)]

@@ -9,31 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from minitrain.comm import Ledger, VirtualClock, axes, exchange, receive, send
+from minitrain.comm import Ledger, VirtualClock, axes, exchange
 from minitrain.comm.control import agree, gather_objects
-
-
-def messages(world):
-    with Ledger() as ledger:
-        if world.rank == 0:
-            send(torch.zeros(10, dtype=torch.float64), 1).wait()
-            send(torch.zeros(0), 1).wait()
-        else:
-            receive(torch.zeros(10, dtype=torch.float64), 0).wait()
-            receive(torch.zeros(0), 0).wait()
-        exchange(
-            torch.zeros(3, dtype=torch.uint8), 1 - world.rank, torch.zeros(3, dtype=torch.uint8), 1 - world.rank
-        ).wait()
-    send_later = exchange(torch.zeros(1), 1 - world.rank, torch.zeros(1), 1 - world.rank)
-    send_later.wait()  # outside: not counted
-    return ledger.sent, ledger.received, ledger.messages, str(ledger)
-
-
-def test_messages_are_counted_to_the_byte(ranks):
-    (sent0, received0, messages0, text), (sent1, received1, messages1, _) = ranks(2).run(messages)
-    assert (sent0, received0, messages0) == (83, 3, 2)  # 10 elements of 8 bytes, nothing for the empty one, 3 of 1
-    assert (sent1, received1, messages1) == (3, 83, 1)
-    assert text.splitlines()[0].split() == ["send", "to", "1", "2", "×", "83", "B"]
 
 
 def collectives(world):
@@ -78,22 +55,6 @@ def test_control_messages_are_left_out(ranks):
     assert ranks(2).run(control_traffic) == [(2, 8)] * 2  # the send and the receive of two floats
 
 
-def by_group(world):
-    mesh = axes(dp=2, tp=2)
-    with Ledger() as ledger:
-        dist.all_reduce(torch.zeros(2), group=mesh["dp"].get_group())
-        dist.all_reduce(torch.zeros(4), group=mesh["tp"].get_group())
-    return (
-        ledger.payload("all_reduce", "mesh_dp"),
-        ledger.payload("all_reduce", "mesh_tp"),
-        ledger.payload("all_reduce"),
-    )
-
-
-def test_groups_are_told_apart(ranks):
-    assert ranks(4).run(by_group) == [(8, 16, 24)] * 4
-
-
 def from_a_thread(world):
     ledger = Ledger()
 
@@ -112,13 +73,15 @@ def test_a_thread_enters_the_ledger_itself(ranks):
     assert ranks(2).run(from_a_thread) == [4, 4]
 
 
-def nested(world):
+def by_group(world):
+    mesh = axes(dp=2, tp=2)
     with Ledger() as outer:
-        dist.all_reduce(torch.zeros(1))
+        dist.all_reduce(torch.zeros(2), group=mesh["dp"].get_group())
         with Ledger() as inner:
-            dist.all_reduce(torch.zeros(1))
-    return outer.calls("all_reduce"), inner.calls("all_reduce")
+            dist.all_reduce(torch.zeros(4), group=mesh["tp"].get_group())
+    told = [outer.payload("all_reduce", name) for name in ("mesh_dp", "mesh_tp")]
+    return *told, outer.payload("all_reduce"), inner.payload("all_reduce")
 
 
-def test_ledgers_nest(ranks):
-    assert ranks(2).run(nested) == [(2, 1)] * 2
+def test_groups_are_told_apart_and_ledgers_nest(ranks):
+    assert ranks(4).run(by_group) == [(8, 16, 24, 16)] * 4

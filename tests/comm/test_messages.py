@@ -30,8 +30,8 @@ def around(world, elements):
     return same
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("elements", [0, 1, 1000])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("elements", [0, 1000])
 def test_exchange_around_a_ring(ranks, size, elements):
     assert ranks(size).run(around, elements) == [[True] * len(DTYPES)] * size
 
@@ -116,9 +116,8 @@ def test_an_exchange_ends_when_both_directions_have(ranks):
 
 def test_a_tensor_with_gaps_is_refused(ranks):
     """gloo would send the wrong elements, and overwrite neighbors where it receives."""
-    assert all(
-        "strides (4,) is not contiguous" in text for said in ranks(2).run(refused, "the other", True) for text in said
-    )
+    said = [text for each in ranks(2).run(refused, "the other", True) for text in each]
+    assert all("strides (4,) is not contiguous" in text for text in said)
 
 
 def outside(world):

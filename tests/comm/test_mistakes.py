@@ -26,11 +26,10 @@ MISTAKES = {
         "all_to_all(torch.ones(3, 2), [1, 1, 1], [1, 1, 2 if rank == 1 else 1])",
         "rank 2 sends rank 1 1 of its rows, and that rank expects 2",
     ),
-    "a collective left out": (
-        "if rank != 1:\n    all_reduce(x).wait()",
-        "rank 1 ended without it; call all_reduce on rank 1, too",
+    "a collective left out, plain": (
+        "if rank != 1:\n    dist.all_reduce(x)",
+        "rank 1 ended without it; call all_reduce on",
     ),
-    "a collective left out, plain": ("if rank != 1:\n    dist.all_reduce(x)", "call all_reduce on rank 1, too"),
     "other verbs": (
         "if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)",
         "ranks are in different calls: all_reduce on rank 0, broadcast on rank 1,2",
@@ -66,10 +65,6 @@ MISTAKES = {
     "read too early": (
         "under_way = dist.all_reduce(x, async_op=True)\nx.sum()",
         "sum would read memory that all_reduce",
-    ),
-    "never waited for": (
-        "right = (rank + 1) % 3\nexchange(x, right, y, (rank - 1) % 3)\nx += y",
-        "add_ would change memory that send",
     ),
 }
 

@@ -57,9 +57,7 @@ def other_order(world):
 def members_alone(world):
     if world.rank < 2:
         group = dist.new_group([0, 1], use_local_synchronization=True)
-        dist.barrier(
-            group
-        )  # a rank that ends the group at once breaks gloo's connections of one that is still making it
+        dist.barrier(group)  # one that ends the group at once breaks gloo's connections of one that is still making it
         leave([group])
 
 
@@ -74,10 +72,6 @@ def ends_in_our_order(world):
     groups = [new_group([0, 1, 2, 3]), new_group([0, 1])]
     dist.barrier()
     leave(group for group in groups if isinstance(group, dist.ProcessGroup))
-
-
-def from_numpy(world):
-    messages.all_reduce(torch.ones(3, device=world.device).cpu()).wait()
 
 
 def from_file(world):
@@ -111,13 +105,11 @@ def reads(world):
 
 
 MISTAKES = {
-    two_way: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\) .*test_rehearsal.py, line",
-    two_way_after_a_batch: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\)",
+    two_way_after_a_batch: r"hang: .*\(a circle\): rank 0 in send\(to=1\) .*test_rehearsal.py, line",
     other_order: r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1,2,3#\d+ .*test_rehearsal.py, line",
-    members_alone: r"make: ranks differ in the group that they make next: rank 0: new_group .* rank 2: nothing",
+    members_alone: r"make: ranks differ in the next group: rank 0: new_group .* rank 2: nothing",
     ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",
     from_file: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
-    from_numpy: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     computes_across: r"memory: mul is given a tensor of the CPU, of shape \[3\], together with one of the GPU",
     short_integers: r"dtype: send\(to=1\) of everyone .* is given int16",
 }
@@ -157,8 +149,3 @@ def begins_and_ends(world):
 
 def test_torch_is_given_back_its_functions(ranks):
     ranks(1).run(begins_and_ends)
-
-
-def test_another_backend_cannot_be_rehearsed():
-    with pytest.raises(ValueError, match="rehearse='mpi' is unknown; use 'nccl', or leave it out"):
-        Ranks(2, device="cpu", rehearse="mpi")

@@ -16,21 +16,6 @@ ALPHA, BETA = 10.0, 0.5  # a message of 8 bytes takes 10 + 4 = 14 virtual second
 EIGHT = torch.float64
 
 
-def all_to_root(world):
-    boxes = [torch.zeros(1, dtype=EIGHT) for _ in range(world.size - 1)]
-    with VirtualClock(ALPHA, BETA) as clock:
-        if world.rank == 0:
-            for handle in [receive(box, source) for source, box in enumerate(boxes, 1)]:
-                handle.wait()
-        else:
-            send(boxes[0], 0).wait()
-    return clock.now
-
-
-def test_a_port_takes_one_message_at_a_time(ranks):
-    assert ranks(4).run(all_to_root) == [3 * 14, 14, 14, 14]
-
-
 def root_to_all(world):
     box = torch.zeros(1, dtype=EIGHT)
     with VirtualClock(ALPHA, BETA) as clock:

@@ -37,23 +37,6 @@ def test_a_port_in_use_is_said():
     assert f"could not meet at 127.0.0.1:{port}" in ended.stderr and "choose another with torchrun" in ended.stderr
 
 
-def test_half_an_environment_is_said(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ValueError, match="the environment has RANK but no WORLD_SIZE"):
-        World.start()
-
-
-def test_an_unknown_device():
-    with pytest.raises(ValueError, match="device='tpu' is unknown"):
-        World.start(device="tpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_cuda_asked_for_and_absent():
-    with pytest.raises(ValueError, match="torch finds no GPU here; use device='cpu'"):
-        World.start(device="cuda")
-
-
 @pytest.mark.parametrize(
     ("chosen", "backend"),
     [
@@ -73,17 +56,20 @@ def test_machines_with_too_few_gpus_are_named():
         _backend([("0", "0"), ("0", "1"), ("2", "0"), ("2", "0")])
 
 
-def test_a_rank_outside_the_world(tmp_path):
-    with pytest.raises(ValueError, match="rank=2 is not one of size=2"):
-        World.start(rank=2, size=2, store=tmp_path / "store")
-
-
-def costs(world):
-    world.costs = []
-    with world.timed("a block", 10, "B"):
-        pass
-    return [(what, unit, value > 0) for what, value, unit in world.costs]
-
-
-def test_costs_are_noted_not_claimed(ranks):
-    assert ranks(1).run(costs) == [[("a block", "s", True), ("a block", "B/s", True)]]
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, "the environment has RANK but no WORLD_SIZE"),
+        ({"device": "tpu"}, "device='tpu' is unknown"),
+        ({"device": "cuda"}, "torch finds no GPU here; use device='cpu'"),
+        ({"rehearse": "mpi"}, "rehearse='mpi' is unknown; use 'nccl', or leave it out"),
+        ({"rank": 2, "size": 2}, "rank=2 is not one of size=2"),
+    ],
+)
+def test_what_cannot_be_started_is_said(monkeypatch, tmp_path, asked, says):
+    if not asked:
+        monkeypatch.setenv("RANK", "0")
+    if asked.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ValueError, match=says):
+        World.start(**asked, store=tmp_path / "store" if "rank" in asked else None)

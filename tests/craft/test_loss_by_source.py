@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from minitrain.craft.loss_by_source import bits_per_byte, mean_by, perplexity
+from minitrain.craft.loss_by_source import mean_by
 from tests.second_device.any_order import AnyOrder
 
 
@@ -39,9 +39,3 @@ def in_any_order(world):
 
 def test_a_gpu_gives_the_same_bits_twice(ranks):
     assert ranks(1).run(in_any_order) == [True]
-
-
-def test_units():
-    assert perplexity(math.log(256)) == pytest.approx(256)
-    assert bits_per_byte(math.log(256), 100, 100) == pytest.approx(8)
-    assert bits_per_byte(2 * math.log(2), 50, 200) == pytest.approx(0.5)

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from minitrain.lessons.recomputation.common import AliveActivations
-from minitrain.recomputation.full import every_kth
 
 
 def test_what_backward_has_used_is_taken_off():
@@ -18,17 +17,6 @@ def test_what_backward_has_used_is_taken_off():
         result.backward()
     assert (alive.bytes, alive.peak) == (0, 40)
     assert alive.history == [0, 20, 40, 20, 0]
-
-
-def test_it_sees_what_is_kept_while_computing_again():
-    layers = nn.Sequential(*(nn.Linear(5, 5) for _ in range(6)))
-    every_kth.recompute(layers, 3)
-    with AliveActivations(layers) as alive:
-        result = layers(torch.ones(1, 5))
-        assert alive.bytes == 2 * 20
-        result.sum().backward()
-    # Of the last segment three layers, whose first input is the segment's, beside the input of the first segment.
-    assert (alive.peak, alive.bytes) == (4 * 20, 0)
 
 
 def test_a_view_counts_its_storage_as_long_as_one_of_them_is_kept():

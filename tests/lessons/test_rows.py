@@ -32,21 +32,12 @@ def test_near_is_within_the_bound(value, holds):
     assert rows.claims()[0].holds is holds
 
 
-def test_other_shapes_and_counts_are_refused():
+def test_what_cannot_be_compared_or_claimed_is_refused():
     with pytest.raises(ValueError, match=r"shapes \(3,\) and \(1,\)"):
         Rows().equal("elements that differ", torch.ones(3), torch.ones(1))
     with pytest.raises(ValueError, match="zip"):
         Rows().equal("elements that differ", [torch.ones(3)], [])
-
-
-def test_a_case_is_claimed_once():
     rows = Rows()
     rows.add("bytes", "S", 4, 4, case="forward")
     with pytest.raises(ValueError, match="'bytes' is claimed twice of case='forward'"):
         rows.add("bytes", "S", 4, 4, case="forward")
-
-
-def test_of_too_few_ranks_nothing_is_claimed():
-    rows = Rows()
-    rows.needs(4, "hops over nodes", "2(m−1)")
-    assert rows.claims()[0].holds is None

@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from minitrain.comm import receive, send
 from minitrain.matrix_product import first_messages
-from minitrain.matrix_product.first_messages import shift_at_once
 from minitrain.ranks import Ranks
 
 
@@ -26,7 +25,7 @@ def received(world, name, members=None):
     return result.tolist()
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("size", (1, 2, 3))
 def test_everyone_gets_the_right_tensor(ranks, size):
     assert ranks(size).run(received, "relay") == [[100, 7]] * size
     for name in ("shift_in_turn", "shift_at_once"):
@@ -45,30 +44,9 @@ def both_send_first(world):
     receive(torch.empty(1), source=partner).wait()
 
 
-def both_receive_first(world):
-    partner = 1 - world.rank
-    receive(torch.empty(1), source=partner).wait()
-    send(torch.ones(1), to=partner).wait()
-
-
-@pytest.mark.parametrize(
-    ("function", "line"), ((both_send_first, "send(torch.ones(1)"), (both_receive_first, "receive(torch.empty(1)"))
-)
-def test_the_deadlock_is_named_by_line(function, line):
+def test_the_deadlock_is_named_by_line():
     with Ranks(2, device="cpu", timeout=1.0) as pool:
-        with pytest.raises(RuntimeError, match=re.escape(line)) as caught:
-            pool.run(function)
+        with pytest.raises(RuntimeError, match=re.escape("send(torch.ones(1)")) as caught:
+            pool.run(both_send_first)
         assert "test_first_messages.py" in str(caught.value)
         assert pool.run(received, "relay") == [[100, 7]] * 2, "fresh ranks take their place"
-
-
-def scattered(world):
-    with pytest.raises(ValueError, match=r"strides \(3,\) is not contiguous"):
-        shift_at_once(torch.zeros(4, 3)[:, 0])
-
-
-def test_a_column_of_a_matrix_is_refused():
-    """And nothing has been sent or asked for: the next message is not taken for the one that was refused."""
-    with Ranks(2, device="cpu", timeout=2.0) as pool:
-        pool.run(scattered)
-        assert pool.run(received, "relay") == [[100, 7]] * 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.comm.memory import SavedActivations
 from minitrain.costs import memory as costs
 from minitrain.matrix_product import memory
 from minitrain.models.config import GPTConfig
@@ -22,9 +21,9 @@ def step(config: GPTConfig, batch: int, sequence: int) -> tuple[dict[str, int], 
     return memory.one_step(model, optimizer, tokens, tokens.roll(-1, dims=1)), model
 
 
-@pytest.mark.parametrize("tied", (True, False))
-@pytest.mark.parametrize("kind", ("sdpa", "plain"))
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "kind", "tied"), [(SIZES[0], "sdpa", True), (SIZES[1], "plain", False), (SIZES[2], "plain", True)]
+)
 def test_bytes_are_those_of_the_formulas(sizes, kind, tied):
     vocabulary, positions, layers, hidden, heads, batch, sequence = sizes
     held, model = step(
@@ -42,30 +41,7 @@ def test_bytes_are_those_of_the_formulas(sizes, kind, tied):
     )
 
 
-def test_a_layer_keeps_what_its_table_says():
-    """One block by itself, its input included: the table's sum, and at least the table's list of sizes."""
-    block = GPT(GPTConfig(hidden=20, heads=5), seed=0).blocks[0]
-    x = torch.randn(3, 7, 20, requires_grad=True)
-    with SavedActivations(block) as saved:
-        block(x)
-    table = costs.gpt_layer_activations(batch=3, seq=7, hidden=20, heads=5)
-    assert saved.bytes == sum(table.values())
-    assert max(size for _, _, size in saved.tensors) == max(table.values())
-
-
-def test_gpt2_has_124_million_parameters():
-    """The number that Hugging Face's `gpt2` reports, embeddings tied."""
-    assert costs.gpt_parameters(vocabulary=50257, positions=1024, layers=12, hidden=768) == 124_439_808
-
-
 def test_zero_papers_example_takes_120_gigabytes():
     """Rajbhandari et al. 2020, figure 1: Ψ = 7.5 billion parameters take 120 GB on each device without ZeRO."""
     assert costs.model_state_bytes(7_500_000_000) == 120e9
     assert costs.model_state_bytes(1, 4, 4, 8) == costs.model_state_bytes(1) == 16
-
-
-def test_a_longer_sequence_costs_more_than_its_length_unless_attention_is_fused():
-    fused = [costs.gpt_activations(1, seq, 64, 4, 12, 256) for seq in (1024, 2048)]
-    written_out = [costs.gpt_activations(1, seq, 64, 4, 12, 256, fused=False) for seq in (1024, 2048)]
-    assert fused[1] < 2.001 * fused[0]
-    assert written_out[1] > 3 * written_out[0]

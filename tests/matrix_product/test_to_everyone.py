@@ -24,7 +24,7 @@ def sums(world, elements, dtype):
     return torch.equal(ours, theirs), torch.equal(mine, kept), ledger.sent
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("size", (1, 2, 3))
 def test_total_equals_all_reduce(ranks, size):
     for dtype in DTYPES:
         for elements in (0, 1, 3, 1001):

@@ -27,18 +27,6 @@ def test_a_rank_that_prints_more_does_not_shift_the_others(capsys: pytest.Captur
     assert shown(2, printed, capsys) == ["[rank 0] only me", "[all ranks] x", "[rank 1] z", "[all ranks] y"]
 
 
-def test_a_loop_stays_a_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = [(rank, f"step {step} on {rank}", 1) for rank in range(2) for step in range(3)]
-    assert shown(2, printed, capsys) == [
-        f"[rank {rank}] step {step} on {rank}" for step in range(3) for rank in range(2)
-    ]
-
-
-def test_long_lists_take_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Aligning two lists is quadratic where they differ; a loop that prints is not."""
-    assert len(shown(2, [(rank, str(i), 1) for rank in range(2) for i in range(5_000)], capsys)) == 5_000
-
-
 def test_a_long_cell_streams(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(output.time, "monotonic", lambda: now)

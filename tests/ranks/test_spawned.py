@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +11,8 @@ import pytest
 from minitrain.ranks import Ranks, processes
 from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import RanksError
-from tests.processes import alive, becomes
 
 pytestmark = pytest.mark.slow("each rank imports torch")
-
-ALONE = """
-import os, signal
-from minitrain.ranks import Ranks
-ranks = Ranks(2, device="cpu")
-ranks.execute("import os; pid = os.getpid()")
-print(*ranks["pid"], flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +48,6 @@ def test_errors_and_deadlocks_are_reported(two):
         two.execute("dist.recv(torch.zeros(1), 1 - rank)", name="<cell 0>")  # after the error ranks start again
     two.execute("x = rank")
     assert two["x"] == [0, 1], "they are there again"
-
-
-def test_none_outlives_the_program(tmp_path):
-    environment = {**os.environ, "MINITRAIN_START": "spawn"}
-    ended = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=110)
-    assert ended.returncode == -signal.SIGKILL
-    pids = [int(word) for word in ended.stdout.split()]
-    assert len(pids) == 2 and becomes(lambda: not any(map(alive, pids)))
 
 
 def test_an_unknown_way_is_refused(monkeypatch):

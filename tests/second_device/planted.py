@@ -16,12 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn import functional as F
 
 from minitrain.comm import World
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
 from minitrain.ranks import Ranks
 
 REFUSED: dict[str, str] = {}  # by the function's name: the error's words
@@ -60,11 +57,6 @@ def cpu_tensor_with_a_gpus():
     return torch.ones(2, device="cuda") + torch.ones(2)
 
 
-@refused("Expected all tensors to be on the same device")
-def two_gpus_tensors():
-    return torch.ones(2, device="cuda:0") * torch.ones(2, device="cuda:1")
-
-
 @refused("can't convert cuda:0 device type tensor to numpy")
 def numpy_of_a_gpus_tensor():
     return torch.ones(2, device="cuda").numpy()
@@ -73,11 +65,6 @@ def numpy_of_a_gpus_tensor():
 @refused("Expected a 'cuda' device type for generator but found 'cpu'")
 def generator_of_the_cpu():
     return torch.rand(2, device="cuda", generator=torch.Generator())
-
-
-@refused("not implemented for 'Long'")
-def product_of_integers():
-    return torch.ones(2, 2, dtype=torch.long, device="cuda") @ torch.ones(2, 2, dtype=torch.long, device="cuda")
 
 
 @refused("invalid device ordinal")
@@ -150,28 +137,6 @@ def autograd_over_two_gpus():
     assert x.grad.device == x.device and x.grad.tolist() == [0, 2, 4]
 
 
-@right
-def a_training_is_the_cpus():
-    losses = {device: train(device) for device in ("cpu", "cuda")}
-    torch.testing.assert_close(losses["cuda"], losses["cpu"], rtol=1e-5, atol=0)
-
-
-def train(device: str) -> list[float]:
-    """The losses of a small GPT."""
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(layers=2, hidden=16, heads=2, positions=8)).to(device)
-    tokens = torch.randint(256, (2, 9)).to(device)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
-    for _ in range(3):
-        loss = F.cross_entropy(model(tokens[:, :-1])[0].flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
 # -- pinned memory and streams -------------------------------------------------------------------------------
 
 
@@ -197,15 +162,6 @@ def pinned_memory_that_changes_too_early():
     x = pinned.to("cuda", non_blocking=True)
     pinned.zero_()
     x.sum().item()
-
-
-@right
-def pinned_memory_that_changes_after_a_wait():
-    pinned = torch.ones(4).pin_memory()
-    pinned.to("cuda", non_blocking=True)
-    torch.cuda.synchronize()
-    pinned.zero_()
-    torch.cuda.synchronize()
 
 
 @noted("from memory that is not pinned")
@@ -314,18 +270,6 @@ def groups_that_begin_anywhere():
 def groups_that_may_begin_anywhere():
     grouped([3, 13])
     grouped([8, 8], by_rows=True)
-
-
-@right
-def attention_is_written_out():
-    for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
-        q, k, v = torch.randn(3, 2, 2, 8, 16, dtype=dtype).unbind()
-        outputs = {}
-        for device in ("cpu", "cuda"):
-            given = [x.to(device).requires_grad_() for x in (q, k, v)]
-            out = F.scaled_dot_product_attention(*given, is_causal=True)
-            outputs[device] = [x.cpu() for x in (out, *torch.autograd.grad(out.float().square().sum(), given))]
-        torch.testing.assert_close(outputs["cuda"], outputs["cpu"], rtol=bound, atol=bound)
 
 
 # -- communication -------------------------------------------------------------------------------------------

@@ -55,12 +55,8 @@ def test_what_is_right_passes(found, name):
     assert found[name] == [["", []]] * len(found[name])
 
 
-def test_nccl_refuses_two_ranks_on_one_gpu(found):
-    for _, error, _ in found["one_gpu"]:
-        assert "Duplicate GPU detected : rank 0 and rank 1" in error
-
-
-def test_ranks_that_see_one_gpu_each_are_told_apart(found):
+def test_ranks_on_one_gpu_are_refused_and_those_that_see_one_each_told_apart(found):
+    assert all("Duplicate GPU detected : rank 0 and rank 1" in error for _, error, _ in found["one_gpu"])
     assert [error for _, error, _ in found["own_gpu"]] == ["", ""]
     (first, *same), (second, *other) = ((uuid, *rest) for (_, uuid, *rest), _, _ in found["own_gpu"])
     assert first != second and same == other == [2.0]

@@ -67,8 +67,7 @@ def test_generate_evaluate_and_export(two, tmp_path, capfd):
 
 
 # Not composition, which compiles for GPUs, nor context_parallel, whose rival takes torch's own attention apart.
-BENCHMARKS = "checkpointing data_parallel hybrid inference mixture_of_experts".split()
-BENCHMARKS += "parameter_server pipeline_parallel precision recomputation tensor_parallel zero".split()
+BENCHMARKS = "checkpointing hybrid inference mixture_of_experts parameter_server precision recomputation".split()
 
 
 @pytest.fixture(scope="module")
