@@ -36,7 +36,7 @@ MUTATIONS = [
     ),
     Mutation(
         f"{HOME}.full.plan_tables.time_table",
-        "min(utilization, done.most)",
+        "min(utilization, most)",
         "utilization",
         test=f"{TESTS}/test_plan.py::test_seconds_of_a_step_and_both_utilizations",
         why=SHOWN,
