@@ -35,6 +35,9 @@ from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate
 
 WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for a ring's along cp
+# Bytes for each score of attention that is written out, in 16 bits: written, through the softmax, through dropout with
+# its mask, and read.
+_SCORE = 2 + 4 + 5 + 2
 _ADAM = 30  # bytes that AdamW moves for each parameter: 4 states read and 3 written in float32, and the new weight
 _LOSS = 20  # bytes that the loss moves for each logit, in float32: written, read for maximum, sum and gradient, written
 
@@ -50,8 +53,8 @@ class Cluster:
         machine: The GPU, with its links within a node and across nodes.
         fabric: How many are in a node, and what their messages reach; ranks fill nodes in order.
         reached: The part of the GPU's peak that products reach.
-        core: The part of it that attention's core reaches, of whose operations a fused kernel leaves out the half that
-            is masked, and repeats its forward's product in backward. None: as any product, with nothing left out.
+        core: The part of it that a fused kernel of attention reaches, which leaves out the half that is masked, and
+            computes scores again in backward. None: as any product, with nothing left out.
         moved: Bytes that norms, activations and sums move in a layer, forward and backward, for each element of the
             residual stream in 16 bits. With them, loss and optimizer take time, too.
         contended: The part of hidden messages' time by which they slow down what hides them.
@@ -124,11 +127,18 @@ def stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) 
 def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Work, ...]:
     shape, batch, stages = plan_time.shape_of(model), plan_time.microbatch(layout, steps), layout.stages
     tokens, item = batch * shape.positions // layout.cp, plan.ITEM[steps.dtype]
-    machine, fused = cluster.machine, cluster.core is not None and model.dropout == 0
+    machine, fused = cluster.machine, model.dropout == 0
     speed = cluster.reached * machine.flops
-    core = plan_time.core_forward(model, layout, steps) / ((cluster.core or cluster.reached) * machine.flops)
-    # A fused kernel leaves out what is masked, and computes the scores again: 5 products in backward for 2.
-    core, backward_core = (core / 2, 2.5 * core / 2) if fused else (core, 2 * core)
+    operations = plan_time.core_forward(model, layout, steps)
+    if cluster.core is not None and fused:
+        # The kernel leaves out what is masked, and computes the scores again: 5 products in backward for 2.
+        core = operations / 2 / (cluster.core * machine.flops)
+        backward_core = 2.5 * core
+    else:
+        # 4h/a operations for each score of a head, which is written and read.
+        scores = operations * shape.heads / (4 * shape.hidden)
+        core = operations / speed + _SCORE * scores * item / 2 / machine.memory * (cluster.moved > 0)
+        backward_core = 2 * core
     # Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
     cut = layout.tp if layout.sequence_parallel else 2 * layout.tp / (1 + layout.tp)
     moved = cluster.moved * tokens * shape.hidden * item / 2 / cut / machine.memory
