@@ -110,9 +110,9 @@ def test_a_long_ring_waits_even_for_few_bytes():
 def test_what_is_fitted_takes_time():
     """Bytes of norms and of the optimizer, and a part of hidden messages."""
     layout = Layout(dp=64, zero=1, microbatches=32)
-    plain = step_time(MODEL, layout, BATCH, Cluster(H100))
-    moved = step_time(MODEL, layout, BATCH, Cluster(H100, moved=100.0))
-    lost = step_time(MODEL, layout, BATCH, Cluster(H100, contended=0.5))
+    plain = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5))
+    moved = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5, moved=100.0))
+    lost = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5, contended=0.5))
     tokens, parameters = 2048 * 2048 / 64, time_bar.parameters_of(SEVEN_BILLION)
     seconds = (32 * 100 * tokens * 4096 + 20 * tokens * 50257 + 30 * parameters / 64) / H100.memory
     assert moved.compute - plain.compute == pytest.approx(seconds, rel=1e-3)
