@@ -118,12 +118,12 @@ export function inside(fabric, ranks, stride) {
 }
 
 export function ring(fabric, machine, ranks, stride) {
-  if (ranks * stride <= fabric.per_node) return fabric.reached * machine.link
-  return fabric.reached * Math.min(machine.link, inside(fabric, ranks, stride) * machine.network)
+  const near = inside(fabric, ranks, stride)
+  return fabric.reached * (near === ranks ? machine.link : Math.min(machine.link, near * machine.network))
 }
 
 export function message(fabric, machine, ranks, stride) {
-  return fabric.reached * (ranks * stride <= fabric.per_node ? machine.link : machine.network)
+  return fabric.reached * (inside(fabric, ranks, stride) === ranks ? machine.link : machine.network)
 }
 
 export function wait(fabric, ranks, stride) {

@@ -39,13 +39,12 @@ class Fabric(NamedTuple):
 
     def ring(self, machine: Machine, ranks: int, stride: int = 1) -> float:
         """Bytes per second of a rank's share of a ring: NVLink's, or g cards' where the group leaves its node."""
-        if ranks * stride <= self.per_node:
-            return self.reached * machine.link
-        return self.reached * min(machine.link, self.inside(ranks, stride) * machine.network)
+        inside = self.inside(ranks, stride)
+        return self.reached * (machine.link if inside == ranks else min(machine.link, inside * machine.network))
 
     def message(self, machine: Machine, ranks: int, stride: int = 1) -> float:
         """Bytes per second of a message to another rank of the group: a rank's own card if any of them leave a node."""
-        return self.reached * (machine.link if ranks * stride <= self.per_node else machine.network)
+        return self.reached * (machine.link if self.inside(ranks, stride) == ranks else machine.network)
 
     def wait(self, ranks: int, stride: int = 1) -> float:
         """Seconds until a byte has gone around a ring: n − N hops within nodes, N − 1 between them."""
