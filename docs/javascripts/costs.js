@@ -118,12 +118,13 @@ export function inside(fabric, ranks, stride) {
 }
 
 export function ring(fabric, machine, ranks, stride) {
-  const near = inside(fabric, ranks, stride)
-  return fabric.reached * (near === ranks ? machine.link : Math.min(machine.link, near * machine.network))
+  const near = fabric.reached * machine.link, here = inside(fabric, ranks, stride)
+  return here === ranks ? near : Math.min(near, here * fabric.reached_out * machine.network)
 }
 
 export function message(fabric, machine, ranks, stride) {
-  return fabric.reached * (inside(fabric, ranks, stride) === ranks ? machine.link : machine.network)
+  const near = inside(fabric, ranks, stride) === ranks
+  return near ? fabric.reached * machine.link : fabric.reached_out * machine.network
 }
 
 export function wait(fabric, ranks, stride) {

@@ -22,14 +22,16 @@ class Fabric(NamedTuple):
 
     Attributes:
         per_node: GPUs in a node; ranks fill nodes in order.
-        reached: The part of a link's bytes per second that large messages reach. On good fabrics 0.78 to 0.96 for a
-            gigabyte, on bad ones 0.1 to 0.6 (arXiv 2411.13055, figure 2; NVIDIA/nccl, issues 812 and 2409).
+        reached: The part of the bytes per second within a node that large messages reach.
+        reached_out: The part of a network card's: on good fabrics 0.78 to 0.96 for a gigabyte, on bad ones 0.1 to 0.6
+            (arXiv 2411.13055, figure 2; NVIDIA/nccl, issues 812 and 2409).
         hop: Seconds that a ring waits at each step within a node (chapter 01).
         hop_out: Seconds that it waits at each step between nodes.
     """
 
     per_node: int = 8
     reached: float = 0.8
+    reached_out: float = 0.8
     hop: float = 3e-6
     hop_out: float = 10e-6
 
@@ -39,12 +41,13 @@ class Fabric(NamedTuple):
 
     def ring(self, machine: Machine, ranks: int, stride: int = 1) -> float:
         """Bytes per second of a rank's share of a ring: NVLink's, or g cards' where the group leaves its node."""
-        inside = self.inside(ranks, stride)
-        return self.reached * (machine.link if inside == ranks else min(machine.link, inside * machine.network))
+        near, inside = self.reached * machine.link, self.inside(ranks, stride)
+        return near if inside == ranks else min(near, inside * self.reached_out * machine.network)
 
     def message(self, machine: Machine, ranks: int, stride: int = 1) -> float:
         """Bytes per second of a message to another rank of the group: a rank's own card if any of them leave a node."""
-        return self.reached * (machine.link if self.inside(ranks, stride) == ranks else machine.network)
+        inside = self.inside(ranks, stride) == ranks
+        return self.reached * machine.link if inside else self.reached_out * machine.network
 
     def wait(self, ranks: int, stride: int = 1) -> float:
         """Seconds until a byte has gone around a ring: n − N hops within nodes, N − 1 between them."""

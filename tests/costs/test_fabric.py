@@ -8,7 +8,7 @@ from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import MACHINES
 
 H100, A100 = MACHINES["H100"], MACHINES["A100 80 GB"]
-FULL = Fabric(reached=1.0)
+FULL = Fabric(reached=1.0, reached_out=1.0)
 
 
 def test_a_ring_has_the_cards_of_all_its_ranks_in_a_node():

@@ -33,7 +33,7 @@ def test_seven_billion_parameters_on_512_h100():
     shape, machine = SEVEN_BILLION, MACHINES["H100"]
     assert costs.parameters_of(shape) == pytest.approx(6.66e9, rel=1e-3)
     # A GPU in each node, with its own card at its full rate.
-    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, Fabric(1, 1.0, 0.0, 0.0))
+    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, Fabric(1, reached_out=1.0, hop_out=0.0))
     flops = composition_work.step_flops(2**22 // 2048, shape) / 512
     assert bar.compute == pytest.approx(flops / (0.5 * machine.flops))
     sent = communication.ring_all_reduce_time(2 * costs.parameters_of(shape), 512, 0, 1 / machine.network)

@@ -16,8 +16,8 @@ H100 = MACHINES["H100"]
 MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
 BATCH = Steps(batch=2048, dtype="bfloat16")
 CLUSTER = Cluster(H100)
-SWIFT = Cluster(H100, Fabric(reached=1.0, hop=0.0, hop_out=0.0))  # messages without waits
-ALONE = Cluster(H100, Fabric(1, 1.0, 0.0, 0.0))  # a GPU in each node, with its own card
+SWIFT = Cluster(H100, Fabric(8, 1.0, 1.0, 0.0, 0.0))  # messages without waits
+ALONE = Cluster(H100, Fabric(1, 1.0, 1.0, 0.0, 0.0))  # a GPU in each node, with its own card
 # Nearly all of it is in its blocks, so that the chapters' formulas, which are those of a block, hold for the step.
 BLOCKS = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048, vocabulary=256)
 

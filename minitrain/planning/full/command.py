@@ -30,6 +30,7 @@ from minitrain.planning.full.time_model import Cluster, fitted
 # "A100 80 GB" is typed as a100-80.
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
+TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
 NOTE = (
     "This is a model of time, and not a measurement: on published trainings it is off by 5 % in the median, on one in "
@@ -59,7 +60,7 @@ class Command:
         optimizer: adamw, sgd, lamb or lars.
         tokens: Tokens to train on.
         reached: The part of the GPU's peak that products reach; as fitted on published runs, if none is given.
-        reached_network: The part of the links' bytes per second that messages reach; on a bad fabric 0.1 to 0.6.
+        reached_network: The part of a network card's bytes per second that messages reach; on a bad fabric 0.1 to 0.6.
         flops: Operations that a GPU can do in a second, if not those of its data sheet; likewise the next three.
         memory: Bytes of a GPU's memory.
         link: Bytes per second that leave a GPU for others in its node.
@@ -88,7 +89,7 @@ class Command:
     optimizer: OptimizerName = "adamw"
     tokens: float = 300e9
     reached: float | None = None
-    reached_network: float = Fabric().reached
+    reached_network: float = Fabric().reached_out
     flops: float | None = None
     memory: float | None = None
     link: float | None = None
@@ -135,7 +136,7 @@ class Command:
         # Zeros that are all replaced: the check above has found every figure given.
         machine = known or Machine(self.gpu, 0.0, 0.0, 0.0, 0.0, 0.0)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return fitted(machine._replace(**chosen), Fabric(self.per_node, self.reached_network), self.reached)
+        return fitted(machine._replace(**chosen), Fabric(self.per_node, reached_out=self.reached_network), self.reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -257,6 +258,12 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
     for mode in sorted({mode for mode, _ in modes}):
         which = ", ".join(number for its, number in modes if its == mode)
         said.append(f"Ranks along cp share each sequence by --cp-mode {mode} in layouts {which}.")
+    near = sum(each.bar.step <= (1 + TIE) * found[0].bar.step for each in found)
+    if near > 1:
+        said.append(
+            f"Layouts 1 to {near} lie within {100 * TIE:.0f} %, which is less than the model knows: no order is known "
+            "among them. Measure them, or take the one that sends least."
+        )
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]
