@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from minitrain.comm.pictures import save_figure
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition
 from minitrain.costs import composition_work as work
@@ -62,6 +64,30 @@ def test_errors_are_what_the_page_says():
     assert large.runs == 9 and large.worst < 0.105, "Llama 3's 405B rows within 10 %"
     written_out = sizes(lambda run: run.model.dropout > 0)
     assert written_out.runs == 8 and written_out.worst < 0.12, "attention that is not fused"
+
+
+def test_the_page_has_these_figures_and_this_picture(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    page = " ".join((docs / "predicted.md").read_text("utf-8").split())
+    usable = [run for run in runs().values() if run.usable]
+    assert (
+        f"has {len(runs())} runs" in page
+        and f"{sum(run.sure == 'read' for run in runs().values())} were *read*" in page
+    )
+    assert len(runs()) - len(usable) == 17 and "Seventeen runs are left out" in page
+    assert f"on the {sum(run.fitting for run in usable)} runs in 16 bits with an odd number" in page
+    ours = CONSTANTS
+    for said in (
+        f"| products | {ours.products_a:.0%} | {ours.products_h:.0%} |".replace("%", " %"),
+        f"| attention's core | {ours.core_a:.0%} | {ours.core_h:.1%} |".replace("%", " %"),
+        f"| memory traffic | {ours.moved:g} bytes |",
+        f"| hidden messages | {ours.contended:.0%} |".replace("%", " %"),
+    ):
+        assert said in page
+    newest = published.errors([off(run.number) for run in usable if run.source == "DGX Cloud" and not run.low])
+    assert f"(DGX Cloud) are {-newest.bias:.0%} faster".replace("%", " %") in page
+    save_figure(published.picture(list(runs().values()), lambda run: off(run.number)), tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_bytes() == (docs / "images" / "predicted.svg").read_bytes(), "draw it again"
 
 
 def test_constants_are_the_best_fit():

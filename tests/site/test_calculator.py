@@ -70,7 +70,9 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
     machine = draw.choice(list(roofline.MACHINES.values()))
     stage, small = draw.randrange(cut.pp), (draw.randint(1, 8), shape.positions, shape.hidden)
     cut_layer = cut.tp, cut.sequence, cut.recompute, sizes.parameter
-    lines = Fabric(draw.choice([4, 8]), draw.uniform(0.1, 1), draw.uniform(0.1, 1), draw.choice([0, 3e-6]), draw.uniform(0, 2e-5))
+    lines = Fabric(
+        draw.choice([4, 8]), draw.uniform(0.1, 1), draw.uniform(0.1, 1), draw.choice([0, 3e-6]), draw.uniform(0, 2e-5)
+    )
     sent = [(draw.random(), draw.random()) for _ in range(3)]
     return {
         "layerCounts": ((shape.layers, cut.pp), composition.layer_counts),
