@@ -70,8 +70,8 @@ MUTATIONS = [
         why=SHOWN,
     ),
     Mutation(
-        f"{HOME}.full.game.play",
-        'if at.source.startswith("Narayanan") else own',
+        f"{HOME}.full.game._counted",
+        'if at.source.startswith("Narayanan") else work.model',
         "",
         test=f"{TESTS}/test_game.py::test_a_score_is_tokens_over_seconds",
         why=SHOWN,
