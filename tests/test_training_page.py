@@ -14,8 +14,9 @@ from pathlib import Path
 import tyro
 
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs import roofline
 from minitrain.costs.composition_work import days_estimate
-from minitrain.planning.full import plan_time, published
+from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Plan, predict
 from minitrain.trainer import command, tools
 
@@ -135,8 +136,10 @@ def test_days_and_hours_of_published_trainings():
         days = days_estimate(tokens, parameters, ranks, speed * 1e12)
         assert f"on {ranks:,} GPUs at {speed} TFLOP/s take" in text
         assert f"{days:.1f}" in text and f"and {printed} in print" in text
-    for billions, hours in published.LLAMA_2_HOURS.items():
-        assert f"{hours:,}" in text and f"{100 * published.llama_2_mfu(billions):.1f} %" in text
+    # Touvron et al. 2023, "Llama 2", table 2; sizes from "LLaMA", table 2. On A100s, 2 · 10¹² tokens.
+    for billions, hours in ((6.7, 184320), (13.0, 368640)):
+        mfu = roofline.utilization(roofline.six_n(billions * 1e9, 2e12), 3600 * hours, 1, 312e12)
+        assert f"{hours:,}" in text and f"{100 * mfu:.1f} %" in text
 
 
 def test_what_to_turn_on_first():

@@ -17,6 +17,7 @@ def data(package: Path) -> str:
     """
     sys.path.insert(0, str(package.parent))
     from minitrain.composition.settings import Model, Preset
+    from minitrain.costs.fabric import Fabric
     from minitrain.costs.memory import ROOM
     from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 
@@ -32,5 +33,5 @@ def data(package: Path) -> str:
         name: {key: getattr(each, key) for key in ("size", "flops", "link", "network")}
         for name, each in MACHINES.items()
     }
-    content = json.dumps({"models": models, "machines": machines, "room": ROOM})
+    content = json.dumps({"models": models, "machines": machines, "room": ROOM, "fabric": Fabric()._asdict()})
     return f'<script type="application/json" id="calculator-data">{content}</script>'

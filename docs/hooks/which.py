@@ -17,13 +17,15 @@ def chart(package: Path, page: str = "../tutorials") -> str:
     """
     sys.path.insert(0, str(package.parent))
     from minitrain.costs import layout, memory, roofline, zero
+    from minitrain.costs.fabric import Fabric
 
     machine, seven = roofline.MACHINES["H100"], roofline.SEVEN_BILLION
     room = (1 - memory.ROOM) * machine.size
     largest = {stage: room / sum(zero.state_bytes(stage, 1, GPUS).values()) / 1e9 for stage in zero.STAGES}
     speed = machine.flops / 2  # products usually reach half of the peak
-    gradients = roofline.tokens_to_hide_gradients(GPUS, speed, machine.network)
-    gathers = roofline.tokens_to_hide_gathers(GPUS, speed, machine.network)
+    ring = Fabric(NODE).ring(machine, GPUS)
+    gradients = roofline.tokens_to_hide_gradients(GPUS, speed, ring)
+    gathers = roofline.tokens_to_hide_gathers(GPUS, speed, ring)
     bubble = 10 * (NODE - 1)  # (p − 1)/m is at most a tenth
 
     def longest(recompute: str) -> int:

@@ -2,7 +2,7 @@
 
 import { bar, held, parameters, stepFlops, utilization } from "./costs.js"
 
-const { models, machines, room } = JSON.parse(document.getElementById("calculator-data").textContent)
+const { models, machines, room, fabric } = JSON.parse(document.getElementById("calculator-data").textContent)
 const BYTES = { "parameters": "#0072b2", "gradients": "#e69f00", "optimizer states": "#56b4e9", "activations": "#f0e442" }
 const TIME = { compute: "#56b4e9", again: "#f0e442", exposed: "#d55e00", idle: "#bbbbbb" }
 const MEANING = {
@@ -189,7 +189,7 @@ function calculate(root) {
     const fits = most <= usable
       ? `It fits on ${c.gpu} with ${short((machine.size - most) / 1e9)} GB free.`
       : `It does not fit: of ${short(limit)} GB, ${short(usable / 1e9)} can be used, since a tenth should stay free for what is not counted.`
-    const seconds = bar(shape, cut, sizes, machine, c.node, c.reached / 100)
+    const seconds = bar(shape, cut, sizes, machine, { ...fabric, per_node: c.node }, c.reached / 100)
     const step = seconds.compute + seconds.again + seconds.exposed + seconds.idle
     const flops = stepFlops(c.batch, c.positions, c.hidden, c.layers, c.vocabulary)
     const perSecond = (c.batch * c.positions) / step

@@ -112,9 +112,34 @@ export function layerFlops(batch, seq, hidden) {
   return 24 * batch * seq * hidden * hidden + coreFlops(batch, seq, hidden)
 }
 
-// minitrain.costs.layout.link
-export function link(machine, perNode, ranks, stride) {
-  return ranks * stride <= perNode ? machine.link : machine.network
+// minitrain.costs.fabric.Fabric.inside, ring, message, wait and leaving
+export function inside(fabric, ranks, stride) {
+  return ranks * stride <= fabric.per_node ? ranks : Math.max(1, floor(fabric.per_node / stride))
+}
+
+export function ring(fabric, machine, ranks, stride) {
+  const near = fabric.reached * machine.link, here = inside(fabric, ranks, stride)
+  return here === ranks ? near : Math.min(near, here * fabric.reached_out * machine.network)
+}
+
+export function message(fabric, machine, ranks, stride) {
+  const near = inside(fabric, ranks, stride) === ranks
+  return near ? fabric.reached * machine.link : fabric.reached_out * machine.network
+}
+
+export function wait(fabric, ranks, stride) {
+  const nodes = Math.ceil(ranks / inside(fabric, ranks, stride))
+  return (ranks - nodes) * fabric.hop + (nodes - 1) * fabric.hop_out
+}
+
+export function leaving(fabric, ranks, stride) {
+  const near = inside(fabric, ranks, stride)
+  return (ranks - (near < ranks ? near : 1)) / ranks
+}
+
+// minitrain.costs.fabric.pieces
+export function pieces(parameters, ranks, layers) {
+  return Math.min(layers + 1, Math.ceil(parameters / (1e6 * ranks)))
 }
 
 // minitrain.costs.time_bar.overlap: [hidden, exposed]
@@ -124,7 +149,7 @@ export function overlap(...sent) {
 }
 
 // minitrain.costs.layout.bar
-export function bar(shape, cut, sizes, machine, perNode, reached) {
+export function bar(shape, cut, sizes, machine, fabric, reached) {
   const [m, b, s, h, item] = [cut.microbatches, cut.sequences, shape.positions, shape.hidden, sizes.parameter]
   const speed = cut.cp * cut.tp * reached * machine.flops
   const core = coreFlops(b * m, s, h), layer = layerFlops(b * m, s, h)
@@ -142,27 +167,31 @@ export function bar(shape, cut, sizes, machine, perNode, reached) {
   const wide = m * b * floor(s / cut.cp) * h * item
   const sharers = cut.dp * cut.cp, [shared, own] = parameters(shape, cut, busiest)
   const replicas = Math.max(1, floor(cut.dp / cut.ep))
-  const between = link(machine, perNode, sharers, cut.tp)
-  const line = (shared * (sharers - 1)) / sharers / between + (own * (replicas - 1)) / replicas / between
-  const gather = line * item, scatter = line * sizes.gradient
+  const bytes = (shared * (sharers - 1)) / sharers + (own * (replicas - 1)) / replicas
+  const line = bytes / ring(fabric, machine, sharers, cut.tp)
+  const parts = cut.zero >= 2 ? layers + 1 : pieces(shared + own, sharers, layers)
+  const around = parts * wait(fabric, sharers, cut.tp)
+  const gather = line * item + around, scatter = line * sizes.gradient + around
   let data = [[m * gather, forward], [m * (gather + scatter), backward]]
   if (cut.zero < 3) {
     const sent = [2, 1, m][cut.zero] * scatter
     data = [[sent, backward / (cut.zero === 2 ? 1 : m)], [cut.zero ? gather : 0, forward / m]]
   }
-  const tensor = (layers * (2 * forwards + 2) * wide * 2 * (cut.tp - 1)) / cut.tp / link(machine, perNode, cut.tp, 1)
+  const sums = layers * (2 * forwards + 2) // all-reduces of a micro-batch, each of two rings
+  const tensor = (sums * wide * 2 * (cut.tp - 1)) / cut.tp / ring(fabric, machine, cut.tp, 1)
   const times = cut.recompute === "none" ? 2 : 3
   const keys = layers * (cut.cp - 1) * 2 * (wide / item / cut.tp) * (times * item + Math.max(4, item))
-  const ring = [keys / link(machine, perNode, cut.cp, cut.tp), (layers * core * (times + 1)) / speed]
-  const experts = (mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * (cut.ep - 1)) / cut.ep
-  const waited = tensor + experts / link(machine, perNode, cut.ep, cut.tp * cut.cp)
+  const keyRing = [keys / message(fabric, machine, cut.cp, cut.tp), (layers * core * (times + 1)) / speed]
+  const near = [cut.ep, cut.tp * cut.cp]
+  const experts = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * leaving(fabric, ...near)
+  const waited = tensor + 2 * sums * m * wait(fabric, cut.tp, 1) + experts / message(fabric, machine, ...near)
   const last = cut.pp - 1
   let boundary = (((busiest < last ? 1 : 0) + (busiest > 0 ? 1 : 0)) * wide) / (cut.sequence ? cut.tp : 1)
   if (shape.tied && last > 0 && (busiest === 0 || busiest === last)) {
     boundary += Math.ceil(shape.vocabulary / cut.tp) * h * sizes.gradient
   }
-  const crossing = [boundary / link(machine, perNode, cut.pp, cut.tp * sharers), m > 1 ? compute + again : 0]
-  const [hidden, exposed] = overlap(...data, crossing, ring, [waited, 0])
+  const crossing = [boundary / message(fabric, machine, cut.pp, cut.tp * sharers), m > 1 ? compute + again : 0]
+  const [hidden, exposed] = overlap(...data, crossing, keyRing, [waited, 0])
   return { compute, hidden, exposed, again, idle }
 }
 

@@ -65,6 +65,10 @@ class Model:
         positions_kind: A learned row for each position, added to tokens; or rope, which has no table and rotates
             queries and keys, so that weights can be loaded into a run with longer sequences.
         rope_base: Of rope: a larger one rotates more slowly, for longer sequences.
+        kv_heads: Heads of keys and values, each shared by a group of queries; None: as many as heads. Planned and not
+            trained so far, as the next two: only for --dry-run.
+        inner: Width of the MLP; None: four times the model's.
+        gated: The MLP has a third matrix, whose product gates the first's (SwiGLU).
     """
 
     preset: Preset = "tiny"
@@ -79,6 +83,9 @@ class Model:
     router: RouterName = "switch"
     positions_kind: PositionsKind = "learned"
     rope_base: float = 10000.0
+    kv_heads: int | None = None
+    inner: int | None = None
+    gated: bool = False
 
     @property
     def sizes(self) -> Sizes:
@@ -326,6 +333,10 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield f"dp={dp} · pp={pp}{along_cp} · tp={tp} takes {layout.ranks} ranks, and there are {ranks}"
     if sizes.heads % tp:
         yield f"heads={sizes.heads} do not divide by tp={tp}"
+    if model.kv_heads and (model.kv_heads % tp or sizes.heads % model.kv_heads):
+        yield f"kv_heads={model.kv_heads} must divide by tp={tp}, and heads={sizes.heads} by kv_heads"
+    if model.inner and model.inner % tp:
+        yield f"inner={model.inner} does not divide by tp={tp}"
     if cp > 1:
         yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:

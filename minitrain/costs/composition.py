@@ -27,6 +27,9 @@ class Shape(NamedTuple):
         experts: E in place of the MLP of every second layer; 0: none.
         gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
         learned: Whether there is a table of positions, of s × h; with rotary embedding there is none.
+        kv_heads: Heads of keys and values, which groups of queries share; 0: as many as heads.
+        inner: Width of the MLP; 0: 4h.
+        gated: Whether the MLP has a third matrix, whose product gates the first's (SwiGLU).
     """
 
     layers: int
@@ -38,6 +41,19 @@ class Shape(NamedTuple):
     experts: int = 0
     gates: int = 1
     learned: bool = True
+    kv_heads: int = 0
+    inner: int = 0
+    gated: bool = False
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of a token's keys, as of its values."""
+        return self.hidden // self.heads * (self.kv_heads or self.heads)
+
+    @property
+    def mlp_width(self) -> int:
+        """Elements of a token inside the MLP."""
+        return self.inner or 4 * self.hidden
 
     def is_mixture(self, layer: int) -> bool:
         """Whether a layer has experts: the second, the fourth, … (Lepikhin et al. 2020, §2.1)."""
@@ -102,11 +118,13 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
     """
     h, name = shape.hidden, f"blocks.{layer}"
     found = [*_norm(f"{name}.attention_norm", h)]
-    for part in ("query", "key", "value"):
-        found += _column(f"{name}.attention.{part}", h, h, tensor)
+    for part, width in (("query", h), ("key", shape.kv_width), ("value", shape.kv_width)):
+        found += _column(f"{name}.attention.{part}", h, width, tensor)
     found += [*_row(f"{name}.attention.output", h, h, tensor), *_norm(f"{name}.mlp_norm", h)]
     if not shape.is_mixture(layer):
-        return [*found, *_column(f"{name}.mlp.up", h, 4 * h, tensor), *_row(f"{name}.mlp.down", 4 * h, h, tensor)]
+        for way in ("gate", "up") if shape.gated else ("up",):
+            found += _column(f"{name}.mlp.{way}", h, shape.mlp_width, tensor)
+        return [*found, *_row(f"{name}.mlp.down", shape.mlp_width, h, tensor)]
     for gate in ("gate", "noise_gate")[: shape.gates]:
         gates = f"{name}.mlp.router.{gate}.weight"
         found.append(Parameter(gates, h * shape.experts, whole=True, shape=(shape.experts, h)))
@@ -146,7 +164,11 @@ def model_parameters(shape: Shape) -> int:
     A mixture has E MLPs and a router in place of one MLP.
     """
     table = shape.positions if shape.learned else 0
-    dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, shape.hidden, shape.tied)
+    h, inner, ways = shape.hidden, shape.mlp_width, 2 if shape.gated else 1
+    dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, h, shape.tied)
+    dense -= 2 * shape.layers * (h + 1) * (h - shape.kv_width)  # keys and values that groups share
+    plain = sum(not shape.is_mixture(layer) for layer in range(shape.layers))
+    dense += plain * ((ways + 1) * h * inner + ways * inner - (8 * h * h + 4 * h))  # the MLP that it really has
     expert = mixture_of_experts.expert_parameters(shape.hidden, 4 * shape.hidden)
     mixture = (shape.experts - 1) * expert + shape.gates * shape.hidden * shape.experts
     return dense + sum(mixture for layer in range(shape.layers) if shape.is_mixture(layer))

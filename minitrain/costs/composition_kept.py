@@ -48,6 +48,9 @@ def layer_kept(
     again = mode == "ulysses" or (mode is not None and not fused)
     fused = fused or mode is not None
     terms = memory.gpt_layer_activations(batch, seq, shape.hidden, shape.heads, fused, item)
+    inner = item * batch * seq * shape.mlp_width
+    terms["attention: query, key and value"] = item * batch * seq * (shape.hidden + 2 * shape.kv_width)
+    terms |= {"GELU: its input": inner * (2 if shape.gated else 1), "down projection: its input": inner}
     if again:
         terms[_OUTPUT] = item * wide
     if fused:

@@ -68,17 +68,19 @@ def context_payload(
 
     Ring and zigzag send both n − 1 times, forward and again backward, and their gradients as often, in float32 at
     least. Gather gathers both each time, and reduce-scatters gradients. Ulysses exchanges queries, keys, values and
-    outputs, then their gradients. Recomputation repeats what forward sends. `mode` is one of these, in lower case.
+    outputs, then their gradients. Recomputation repeats what forward sends. Keys and values that heads share are fewer.
+    `mode` is one of these, in lower case.
 
     Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Grattafiori et al.
     2024, "The Llama 3 Herd of Models", §3.3.2, for gather.
     """
     if context == 1:
         return {}
-    one = batch * (shape.positions // context) * (shape.hidden // tensor)  # elements of a rank's keys, as of its values
+    tokens = batch * (shape.positions // context)
+    one = tokens * (shape.kv_width // tensor)  # elements of a rank's keys, as of its values
     times, wide = 2 if recompute == "none" else 3, max(4, item)
     if mode == "ulysses":
-        return {"all_to_all": layers * times * 4 * one * item}
+        return {"all_to_all": layers * times * 2 * (tokens * (shape.hidden // tensor) + one) * item}
     if mode == "gather":
         both = layers * context * 2 * one
         return {"all_gather": times * both * item, "reduce_scatter": both * wide}

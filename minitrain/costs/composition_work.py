@@ -57,13 +57,14 @@ def layer_work(
 
     A mixture has 16h²/t for each of its rows in place of the MLP's 16bsh²/t, and on every rank 2hE for each token and
     gate. Context-parallel ranks divide the tokens, and of the core each has a share (Narayanan et al. 2021, appendix).
+    Keys and values of fewer heads have 4bsh(h + h_kv) in place of 8bsh², an MLP of another width 2bsh for each column.
     """
     tokens, h = batch * shape.positions // context, shape.hidden
-    whole = recomputation.core_flops(batch, shape.positions, h)
-    products = (recomputation.layer_flops(batch, shape.positions, h) - whole) // (tensor * context)
+    mlp = 2 * batch * shape.positions * h * (3 if shape.gated else 2) * shape.mlp_width
+    products = (4 * batch * shape.positions * h * (h + shape.kv_width) + mlp) // (tensor * context)
     core = core_work(batch, shape, tensor, share)
     if shape.is_mixture(layer):
-        products -= 16 * tokens * h * h // tensor
+        products -= mlp // context // tensor
         products += mixture_of_experts.expert_flops(rows, h, 4 * h) // tensor
         products += shape.gates * mixture_of_experts.router_flops(tokens, h, shape.experts)
     again = {"none": 0, "selective": core, "full": products + core}[recompute]

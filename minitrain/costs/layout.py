@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from minitrain.costs import composition_kept, mixture_of_experts, pipeline, recomputation, time_bar, zero
 from minitrain.costs.composition import Shape, layer_counts
+from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import Machine
 
 
@@ -104,20 +105,15 @@ def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
     return found | {"activations": under_way * one + max(0, again - output)}
 
 
-def link(machine: Machine, per_node: int, ranks: int, stride: int) -> float:
-    """Bytes per second between ranks that are `stride` apart: the node's links if all of them are in one node."""
-    return machine.link if ranks * stride <= per_node else machine.network
-
-
 def bar(
-    shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, per_node: int = 8, reached: float = 0.5
+    shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, fabric: Fabric = DEFAULT, reached: float = 0.5
 ) -> time_bar.Bar:
     """The seconds of a step on the pipeline rank that computes most.
 
     Overlap is that of `minitrain.planning.full.time_model`; each token visits one expert, and the ring is in balance.
 
     Args:
-        per_node: GPUs of a node; ranks fill nodes in order, tp first, then cp, dp, pp.
+        fabric: How GPUs are connected; ranks fill nodes in order, tp first, then cp, dp, pp.
         reached: The part of the peak that products reach.
     """
     m, b, s, h, item = cut.microbatches, cut.sequences, shape.positions, shape.hidden, sizes.parameter
@@ -137,24 +133,27 @@ def bar(
     sharers = cut.dp * cut.cp
     shared, own = parameters(shape, cut, busiest)
     replicas = max(1, cut.dp // cut.ep)
-    line = shared * (sharers - 1) / sharers / link(machine, per_node, sharers, cut.tp)
-    line += own * (replicas - 1) / replicas / link(machine, per_node, sharers, cut.tp)
-    gather, scatter = line * item, line * sizes.gradient
+    line = (shared * (sharers - 1) / sharers + own * (replicas - 1) / replicas) / fabric.ring(machine, sharers, cut.tp)
+    parts = layers + 1 if cut.zero >= 2 else pieces(shared + own, sharers, layers)
+    around = parts * fabric.wait(sharers, cut.tp)
+    gather, scatter = line * item + around, line * sizes.gradient + around
     if cut.zero == 3:
         data = [(m * gather, forward), (m * (gather + scatter), backward)]
     else:
         sent = {0: 2, 1: 1, 2: m}[cut.zero] * scatter
         data = [(sent, backward / (1 if cut.zero == 2 else m)), (gather * (cut.zero > 0), forward / m)]
-    tensor = layers * (2 * forwards + 2) * wide * 2 * (cut.tp - 1) / cut.tp / link(machine, per_node, cut.tp, 1)
+    sums = layers * (2 * forwards + 2)  # all-reduces of a micro-batch, each of two rings
+    tensor = sums * wide * 2 * (cut.tp - 1) / cut.tp / fabric.ring(machine, cut.tp) + 2 * sums * m * fabric.wait(cut.tp)
     times = 2 if cut.recompute == "none" else 3
     keys = layers * (cut.cp - 1) * 2 * (wide / item / cut.tp) * (times * item + max(4, item))
-    ring = keys / link(machine, per_node, cut.cp, cut.tp)
+    ring = keys / fabric.message(machine, cut.cp, cut.tp)
     core = layers * recomputation.core_flops(*work) * (times + 1) / speed
-    experts = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * (cut.ep - 1) / cut.ep
-    waited = tensor + experts / link(machine, per_node, cut.ep, cut.tp * cut.cp)
+    near = cut.ep, cut.tp * cut.cp
+    experts = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * fabric.leaving(*near)
+    waited = tensor + experts / fabric.message(machine, *near)
     last = cut.pp - 1
     boundary = ((busiest < last) + (busiest > 0)) * wide / (cut.tp if cut.sequence else 1)
     if shape.tied and last > 0 and busiest in (0, last):  # the two exchange the gradient of their common table
         boundary += -(-shape.vocabulary // cut.tp) * h * sizes.gradient
-    crossing = (boundary / link(machine, per_node, cut.pp, cut.tp * sharers), (compute + again) * (m > 1))
+    crossing = (boundary / fabric.message(machine, cut.pp, cut.tp * sharers), (compute + again) * (m > 1))
     return time_bar.Bar(compute, *time_bar.overlap(*data, crossing, (ring, core), (waited, 0.0)), again, idle)

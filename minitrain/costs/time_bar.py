@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from minitrain.costs import memory, recomputation, zero
 from minitrain.costs.composition import Shape
+from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import Machine, utilization
 
 
@@ -50,13 +51,19 @@ def overlap(*sent: tuple[float, float]) -> tuple[float, float]:
 
 
 def data_parallel_bar(
-    shape: Shape, machine: Machine, ranks: int, step_tokens: int, link: float, reached: float = 0.5, item: int = 2
+    shape: Shape,
+    machine: Machine,
+    ranks: int,
+    step_tokens: int,
+    fabric: Fabric = DEFAULT,
+    reached: float = 0.5,
+    item: int = 2,
 ) -> Bar:
     """The bar of data parallelism: gradients hide behind backward, which is two thirds of a step.
 
     Args:
         step_tokens: Tokens of all ranks together in a step.
-        link: W, the machine's `link` within a node and `network` across nodes.
+        fabric: How the devices are connected.
         reached: The part of the machine's peak that products reach.
 
     Raises:
@@ -66,9 +73,10 @@ def data_parallel_bar(
         raise ValueError(f"ranks={ranks} must be at least 1, and reached={reached} more than 0 and at most 1")
     flops = recomputation.step_flops(1, shape.positions, shape.hidden, shape.layers, shape.vocabulary)
     flops *= step_tokens / shape.positions / ranks
-    sent = (ranks - 1) / ranks * zero.volume(0, parameters_of(shape)) * item
-    compute = flops / (reached * machine.flops)
-    return Bar(compute, *overlap((sent / link, 2 / 3 * compute)))
+    parameters, compute = parameters_of(shape), flops / (reached * machine.flops)
+    sent = (ranks - 1) / ranks * zero.volume(0, parameters) * item / fabric.ring(machine, ranks)
+    sent += 2 * pieces(parameters, ranks, shape.layers) * fabric.wait(ranks)
+    return Bar(compute, *overlap((sent, 2 / 3 * compute)))
 
 
 def parameters_of(shape: Shape) -> int:

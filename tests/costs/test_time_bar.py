@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from minitrain.costs import communication, composition_work
 from minitrain.costs import roofline as roofline_costs
 from minitrain.costs import time_bar as costs
+from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 
 
@@ -31,7 +32,8 @@ def test_a_step_is_all_that_takes_time():
 def test_seven_billion_parameters_on_512_h100():
     shape, machine = SEVEN_BILLION, MACHINES["H100"]
     assert costs.parameters_of(shape) == pytest.approx(6.66e9, rel=1e-3)
-    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, machine.network)
+    # A GPU in each node, with its own card at its full rate.
+    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, Fabric(1, reached_out=1.0, hop_out=0.0))
     flops = composition_work.step_flops(2**22 // 2048, shape) / 512
     assert bar.compute == pytest.approx(flops / (0.5 * machine.flops))
     sent = communication.ring_all_reduce_time(2 * costs.parameters_of(shape), 512, 0, 1 / machine.network)
@@ -39,9 +41,14 @@ def test_seven_billion_parameters_on_512_h100():
     assert bar.hidden == pytest.approx(2 / 3 * bar.compute)  # 8192 tokens are too few to hide the rest
     assert bar.mfu(flops, machine.flops) == pytest.approx(0.5 * bar.compute / bar.step)
     assert bar.days(2e12 / 2**22) == pytest.approx(4.25, abs=0.01)
+    # With eight GPUs in each node, a ring has eight cards; four fifths are reached, and it waits 28 times for its hops.
+    shared = costs.data_parallel_bar(shape, machine, 512, 2**22)
+    waits = 14 * 2 * (448 * 3e-6 + 63 * 10e-6)
+    assert shared.hidden + shared.exposed == pytest.approx(sent / 8 / 0.8 + waits)
+    assert shared.exposed == 0
 
 
 @pytest.mark.parametrize(("ranks", "reached"), [(0, 0.5), (8, 0), (8, 1.5)])
 def test_a_bar_of_nothing_is_refused(ranks, reached):
     with pytest.raises(ValueError, match=f"ranks={ranks} must be at least 1, and reached={reached}"):
-        costs.data_parallel_bar(SEVEN_BILLION, MACHINES["H100"], ranks, 2**22, 50e9, reached)
+        costs.data_parallel_bar(SEVEN_BILLION, MACHINES["H100"], ranks, 2**22, reached=reached)

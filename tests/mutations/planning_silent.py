@@ -36,7 +36,7 @@ MUTATIONS = [
     ),
     Mutation(
         f"{HOME}.full.plan_tables.time_table",
-        "min(utilization, done.most)",
+        "min(utilization, most)",
         "utilization",
         test=f"{TESTS}/test_plan.py::test_seconds_of_a_step_and_both_utilizations",
         why=SHOWN,
@@ -70,8 +70,8 @@ MUTATIONS = [
         why=SHOWN,
     ),
     Mutation(
-        f"{HOME}.full.game.play",
-        'if at.source.startswith("Narayanan") else own',
+        f"{HOME}.full.game._counted",
+        'if at.source.startswith("Narayanan") else work.model',
         "",
         test=f"{TESTS}/test_game.py::test_a_score_is_tokens_over_seconds",
         why=SHOWN,

@@ -224,7 +224,9 @@ def test_work_of_gpt_3():
         72 * b * s * layers * h * h * (1 + s / (6 * h) + v / (12 * h * layers)), rel=1e-12
     )
     waits = plan_time.bubble(GPT3, layout, Steps(batch=1536))
-    assert found.most == pytest.approx((1 - waits.idle) * found.model / found.done, rel=1e-3)  # but for padding
+    assert plan_time.most_utilization(GPT3, layout, Steps(batch=1536)) == pytest.approx(
+        (1 - waits.idle) * found.model / found.done, rel=1e-3
+    )  # but for padding
 
 
 @pytest.mark.parametrize("cp", (1, 2, 3))
@@ -241,7 +243,7 @@ def test_the_busiest_context_parallel_rank(mode, cp):
     (one,), (found,) = (plan_time.busy(model, each, steps) for each in (Layout(), layout))
     core = 4 * 3 * 2 * seq**2 * 24 * 3  # Narayanan et al. 2021, appendix: 4bs²h of each layer, three times
     assert found == (one - core) / cp + core * area
-    assert plan_time.work(model, layout, steps).most == pytest.approx(one / (cp * found))
+    assert plan_time.most_utilization(model, layout, steps) == pytest.approx(one / (cp * found))
 
 
 def test_coordinates_count_tp_fastest():

@@ -13,6 +13,7 @@ import pytest
 from minitrain.costs import (
     composition,
     composition_kept,
+    fabric,
     layout,
     mixture_of_experts,
     pipeline,
@@ -22,6 +23,7 @@ from minitrain.costs import (
     zero,
 )
 from minitrain.costs.composition import Shape
+from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from tests.site.conftest import ROOT
 
@@ -68,6 +70,9 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
     machine = draw.choice(list(roofline.MACHINES.values()))
     stage, small = draw.randrange(cut.pp), (draw.randint(1, 8), shape.positions, shape.hidden)
     cut_layer = cut.tp, cut.sequence, cut.recompute, sizes.parameter
+    lines = Fabric(
+        draw.choice([4, 8]), draw.uniform(0.1, 1), draw.uniform(0.1, 1), draw.choice([0, 3e-6]), draw.uniform(0, 2e-5)
+    )
     sent = [(draw.random(), draw.random()) for _ in range(3)]
     return {
         "layerCounts": ((shape.layers, cut.pp), composition.layer_counts),
@@ -85,9 +90,14 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
         "held": ((shape, cut, stage, sizes), layout.held),
         "coreFlops": (small, recomputation.core_flops),
         "layerFlops": (small, recomputation.layer_flops),
-        "link": ((machine, 8, cut.dp, cut.tp), layout.link),
+        "inside": ((lines, cut.dp, cut.tp), Fabric.inside),
+        "ring": ((lines, machine, cut.dp, cut.tp), Fabric.ring),
+        "message": ((lines, machine, cut.pp, cut.tp), Fabric.message),
+        "wait": ((lines, cut.dp, cut.tp), Fabric.wait),
+        "leaving": ((lines, cut.ep, cut.tp), Fabric.leaving),
+        "pieces": ((shape.hidden**2, cut.dp, shape.layers), fabric.pieces),
         "overlap": (tuple(sent), time_bar.overlap),
-        "bar": ((shape, cut, sizes, machine, draw.choice([4, 8]), draw.uniform(0.2, 0.7)), layout.bar),
+        "bar": ((shape, cut, sizes, machine, lines, draw.uniform(0.2, 0.7)), layout.bar),
         "stepFlops": ((*small, shape.layers, shape.vocabulary), recomputation.step_flops),
         "utilization": ((draw.uniform(1e12, 1e20), draw.uniform(0.1, 60), cut.dp, machine.flops), roofline.utilization),
     }
@@ -114,7 +124,7 @@ def test_both_languages_agree(tmp_path):
     ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     answers = json.loads(ended.stdout)
-    assert len(answers) == len(calls) == 17000
+    assert len(answers) == len(calls) == 22000
     for (name, arguments, original), theirs in zip(calls, answers, strict=True):
         ours = plain(original(*arguments))
         assert same(theirs, ours), f"{name}{arguments}: {theirs} in JavaScript, {ours} in Python"

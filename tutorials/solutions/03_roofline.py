@@ -55,11 +55,11 @@ def forward(x, columns, rows, reduce):
 
 
 # %% exercise-4: solution
-def most_gpus(step_tokens, flops, network):
-    # step_tokens / n >= (n − 1) / n · flops / network, and n cancels
-    return int(step_tokens * network / flops) + 1
+def most_gpus(step_tokens, flops, ring):
+    # step_tokens / n >= (n − 1) / n · flops / ring, and n cancels
+    return int(step_tokens * ring / flops) + 1
 
 
 # %% exercise-4: mistake: a rule of thumb for large n
-def most_gpus(step_tokens, flops, network):
-    return int(step_tokens * network / flops)
+def most_gpus(step_tokens, flops, ring):
+    return int(step_tokens * ring / flops)

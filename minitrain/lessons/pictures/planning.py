@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import planning as costs
-from minitrain.planning.full import published
 from minitrain.planning.memory_model import GPT, held
 from minitrain.planning.partition import partition
 from minitrain.planning.plan import Coordinate, predict
@@ -91,21 +90,6 @@ def stack(axes: Any, places: Sequence[Any], held: Sequence[dict[str, int]], **lo
         heights = [each[kind] / 1e9 for each in held]
         axes.bar(places, heights, bottom=bottom, label=kind, **looks)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-
-
-def errors() -> Figure:
-    """How far off the model of time is, for each published training."""
-    found = published.comparisons(most_stages=8)
-    figure, axes = blank(9, 0.9 + 0.32 * len(found), facecolor="white")
-    colors = ["#0072B2" if each.unit == "s" else "#E69F00" for each in found]
-    axes.barh(range(len(found)), [100 * each.off for each in found], 0.7, color=colors)
-    names = [f"{each.what}, {each.layout} ({each.unit})" for each in found]
-    axes.set_yticks(range(len(found)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("% by which the model of time is off what was measured")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
 
 
 def rounds() -> Figure:

@@ -18,13 +18,14 @@ SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
 STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens
 
 
-def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, **layout: Any) -> Bar:
+def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, network: float = 50e9, **layout: Any) -> Bar:
     """A step of the course's training: 7 billion parameters on nodes of eight H100, products at half of the peak.
 
     Args:
         gpus: Their number; the layout determines the number of data-parallel ranks.
         sequences: In a micro-batch.
         experts: In place of every second block's MLP; 0: none.
+        network: Bytes per second of each GPU's card.
         layout: Options of `minitrain.composition.settings.Layout`: `zero=3`, `tp=8`, …
 
     Raises:
@@ -33,7 +34,8 @@ def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, **layout: 
     model = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048, experts=experts)
     dp = gpus // (layout.get("pp", 1) * layout.get("tp", 1))
     cut = Layout(dp=dp, microbatches=SEQUENCES // (dp * sequences), **layout)
-    return step_time(model, cut, Steps(batch=SEQUENCES, dtype="bfloat16"), Cluster(MACHINES["H100"]))
+    cluster = Cluster(MACHINES["H100"]._replace(network=network))
+    return step_time(model, cut, Steps(batch=SEQUENCES, dtype="bfloat16"), cluster)
 
 
 def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:

@@ -20,19 +20,21 @@ from rich.table import Table
 from minitrain.comm.terminal import complain
 from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Preset, Steps
 from minitrain.costs import composition as costs
+from minitrain.costs.fabric import Fabric
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.roofline import MACHINES, Machine
 from minitrain.planning.full import plan_time, proposals
 from minitrain.planning.full.proposals import Proposal
-from minitrain.planning.full.time_model import REACHED, Cluster
+from minitrain.planning.full.time_model import Cluster, fitted
 
 # "A100 80 GB" is typed as a100-80.
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
+TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
 NOTE = (
-    "This is a model of time with one free number, and not a measurement: on published trainings it is off by up to a "
-    "third (`python -m minitrain.planning.full.published`). Where two layouts differ by a few per cent, measure."
+    "This is a model of time, and not a measurement: on published trainings it is off by 5 % in the median, on one in "
+    "ten by more than 14 % (`python -m minitrain.planning.full.published`)."
 )
 
 
@@ -57,11 +59,12 @@ class Command:
         dtype: Of parameters and activations.
         optimizer: adamw, sgd, lamb or lars.
         tokens: Tokens to train on.
-        reached: The part of the GPU's peak that products reach.
+        reached: The part of the GPU's peak that products reach; as fitted on published runs, if none is given.
+        reached_network: The part of a network card's bytes per second that messages reach; on a bad fabric 0.1 to 0.6.
         flops: Operations that a GPU can do in a second, if not those of its data sheet; likewise the next three.
         memory: Bytes of a GPU's memory.
         link: Bytes per second that leave a GPU for others in its node.
-        network: Bytes per second that leave a GPU for other nodes.
+        network: Bytes per second that leave a GPU for other nodes: of its own card, or its share of the node's cards.
         top: Layouts to show.
         every: Show all variants of one dp × pp × cp × tp, not only the fastest of them.
         measure: Try the three best layouts for five steps each, with the trainer, on this machine.
@@ -85,7 +88,8 @@ class Command:
     dtype: DtypeName = "bfloat16"
     optimizer: OptimizerName = "adamw"
     tokens: float = 300e9
-    reached: float = REACHED
+    reached: float | None = None
+    reached_network: float = Fabric().reached_out
     flops: float | None = None
     memory: float | None = None
     link: float | None = None
@@ -122,15 +126,17 @@ class Command:
                 "per second, bytes, and bytes per second within a node and across nodes)"
             )
         # `not value > 0` refuses NaN as well.
-        for name, value in {**given, "reached": self.reached, "tokens": self.tokens, "top": self.top}.items():
+        parts = {"reached": self.reached, "reached_network": self.reached_network}
+        for name, value in {**given, **parts, "tokens": self.tokens, "top": self.top}.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0")
-        if self.reached > 1:
-            raise ValueError(f"reached={self.reached:g} is a part of the peak: at most 1")
+        for name, part in parts.items():
+            if part is not None and part > 1:
+                raise ValueError(f"{name}={part:g} is a part of the data sheet's figure: at most 1")
         # Zeros that are all replaced: the check above has found every figure given.
         machine = known or Machine(self.gpu, 0.0, 0.0, 0.0, 0.0, 0.0)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return Cluster(machine._replace(**chosen), self.per_node, self.reached)
+        return fitted(machine._replace(**chosen), Fabric(self.per_node, reached_out=self.reached_network), self.reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -252,6 +258,12 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
     for mode in sorted({mode for mode, _ in modes}):
         which = ", ".join(number for its, number in modes if its == mode)
         said.append(f"Ranks along cp share each sequence by --cp-mode {mode} in layouts {which}.")
+    near = sum(each.bar.step <= (1 + TIE) * found[0].bar.step for each in found)
+    if near > 1:
+        said.append(
+            f"Layouts 1 to {near} lie within {100 * TIE:.0f} %, which is less than the model knows: no order is known "
+            "among them. Measure them, or take the one that sends least."
+        )
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]

@@ -173,9 +173,10 @@ def time_table(settings: Settings, tokens: float, flops: float, utilization: flo
     table.add_row("  with what is computed again", f"{done.done:.4g}")
     table.add_row("tokens in a step", f"{done.tokens:,}")
     table.add_row(f"steps for {tokens / 1e9:,.4g} · 10⁹ tokens", f"{tokens / done.tokens:,.0f}")
-    table.add_row("model FLOP utilization (MFU) that the layout leaves at most", f"{100 * done.most:.1f} %")
+    most = plan_time.most_utilization(model, layout, steps)
+    table.add_row("model FLOP utilization (MFU) that the layout leaves at most", f"{100 * most:.1f} %")
     # A layout with a bubble cannot reach more, whatever was asked for.
-    real = min(utilization, done.most)
+    real = min(utilization, most)
     table.add_row(f"MFU that is assumed, of {flops / 1e12:,.4g} · 10¹² operations per second", f"{100 * real:.1f} %")
     table.add_row("  with what is computed again (HFU)", f"{100 * real * done.done / done.model:.1f} %")
     seconds = work_costs.step_seconds(done.model, layout.ranks, real * flops)

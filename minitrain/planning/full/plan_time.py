@@ -73,21 +73,20 @@ class Work:
         model: Those of the model, forward and backward, all ranks together.
         done: With what is computed again.
         tokens: Tokens in a step.
-        most: Model FLOP utilization if every operation ran at full speed and messages took no time: the rest after
-            recomputation, bubble, uneven stages and padding.
     """
 
     model: int
     done: int
     tokens: int
-    most: float
 
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
     gates = _ROUTERS[model.router][2]
     learned = model.positions_kind == "learned"
-    return costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates, learned=learned)
+    kinds = {"kv_heads": model.kv_heads or 0, "inner": model.inner or 0, "gated": model.gated}
+    sizes = vars(model.sizes) | kinds
+    return costs.Shape(**sizes, tied=model.tied, experts=model.experts, gates=gates, learned=learned)
 
 
 def own_shape(model: Model, layout: Layout) -> costs.Shape:
@@ -146,14 +145,32 @@ def busy(model: Model, layout: Layout, steps: Steps) -> tuple[int, ...]:
     return tuple(work)
 
 
+def core_forward(model: Model, layout: Layout, steps: Steps) -> int:
+    """Operations of one layer's core in forward, for one micro-batch, with nothing masked."""
+    return work_costs.core_work(microbatch(layout, steps), shape_of(model), layout.tp, _share(layout))
+
+
 def core(model: Model, layout: Layout, steps: Steps) -> int:
     """Operations of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
     work = busy(model, layout, steps)
     counts = costs.layer_counts(model.sizes.layers, layout.stages)
     own = sum(n for n, rank in zip(counts, placement(layout), strict=True) if rank == work.index(max(work)))
-    done = work_costs.core_work(microbatch(layout, steps), shape_of(model), layout.tp, _share(layout))
     # Backward does twice what forward does.
-    return 3 * layout.microbatches * own * done
+    return 3 * layout.microbatches * own * core_forward(model, layout, steps)
+
+
+def products_forward(model: Model, layout: Layout, steps: Steps, layer: int) -> int:
+    """Operations of a layer's products in forward, for one micro-batch."""
+    sequences, cut = microbatch(layout, steps), (layout.tp, "none", layout.cp, _share(layout))
+    return work_costs.layer_work(sequences, shape_of(model), layer, rows_of(model, sequences), *cut).weight
+
+
+def parameters_of(model: Model, layout: Layout) -> float:
+    """Parameters of one rank, nearly: the model's, over tp and pp, and of experts over ep."""
+    shape = shape_of(model)
+    dense = costs.model_parameters(shape._replace(experts=0))
+    more = costs.model_parameters(shape) - dense
+    return (dense + more / layout.ep) / (layout.tp * layout.pp)
 
 
 def _share(layout: Layout) -> Fraction:
@@ -176,27 +193,31 @@ def _bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
     return Bubble(busy(model, layout, steps), span_of(layout, each), _equal_stages(layout), slowest)
 
 
-def least_span(model: Model, layout: Layout, steps: Steps) -> int:
-    """Operations that `Bubble.span` has at least: a rank's own, after those that must come before, and before others.
+def least_span(layout: Layout, each: Sequence[work_costs.Work], work: Sequence[float]) -> float:
+    """What `span_of` has at least: a rank's own, after what must come before, and before others.
 
     A rank waits for its first micro-batch until all stages before its own have sent it forward. After its last backward
     these stages still have theirs to do. (Where backward is divided, a rank may fill that time with W.) For equal
     stages under 1F1B, also interleaved, this is the span itself on the last rank.
+
+    Args:
+        each: What each stage takes for a micro-batch.
+        work: What each pipeline rank takes for its own stages and all micro-batches.
     """
     divided = splits_backward(layout) and layout.schedule.startswith("zb")
-    around, found = 0, []
-    each = stage_times(model, layout, steps)
-    for own, one in zip(busy(model, layout, steps), each, strict=False):  # stage r is the lowest of rank r
+    around, found = 0.0, []
+    for own, one in zip(work, each, strict=False):  # stage r is the lowest of rank r
         found.append(around + own)
         around += one.forward if divided else sum(one)
     return max(found)
 
 
-def span_of(layout: Layout, each: Sequence[work_costs.Work]) -> float | Fraction:
-    """From the first start to the last end of a step, if stages have these operations for one micro-batch."""
+@cache
+def span_of(layout: Layout, each: tuple[work_costs.Work, ...]) -> float | Fraction:
+    """From the first start to the last end of a step, if stages take this long for one micro-batch."""
     if not splits_backward(layout):
         # Their W is empty, so I has all of backward.
-        each = [work_costs.Work(one.forward, one.backward + one.weight, 0) for one in each]
+        each = tuple(work_costs.Work(one.forward, one.backward + one.weight, 0) for one in each)
     times: Any = tuple(zip(*each, strict=True))
     m = layout.microbatches
     # A multiple of pp, as the interleaved schedule needs.
@@ -214,9 +235,15 @@ def work(model: Model, layout: Layout, steps: Steps) -> Work:
     shape, rows = shape_of(model), rows_of(model, steps.batch)
     own = work_costs.step_flops(steps.batch, shape, rows)
     done = work_costs.step_flops(steps.batch, shape, rows, layout.recompute)
-    # What is missing to 1 is recomputation, bubble, uneven stages and padding, all at once.
-    most = own / (layout.ranks * float(bubble(model, layout, steps).span))
-    return Work(own, done, steps.batch * shape.positions, most)
+    return Work(own, done, steps.batch * shape.positions)
+
+
+def most_utilization(model: Model, layout: Layout, steps: Steps) -> float:
+    """Model FLOP utilization if every operation ran at full speed and messages took no time.
+
+    What is missing to 1 is recomputation, bubble, uneven stages and padding, all at once.
+    """
+    return work(model, layout, steps).model / (layout.ranks * float(bubble(model, layout, steps).span))
 
 
 def splits_backward(layout: Layout) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from minitrain.composition.settings import Layout, Model, Steps
@@ -15,7 +15,16 @@ from minitrain.costs.composition_work import Work
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.time_bar import Bar
 from minitrain.planning.full import plan_time
-from minitrain.planning.full.time_model import Cluster, fits, least_time, most_held, step_time, waited_for
+from minitrain.planning.full.time_model import (
+    Cluster,
+    busy,
+    fits,
+    least_time,
+    most_held,
+    stage_seconds,
+    step_time,
+    waited_for,
+)
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.planning.search import layouts, search
 
@@ -115,12 +124,13 @@ def judge(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Propo
     """
     bar, work = step_time(model, layout, steps, cluster), plan_time.work(model, layout, steps)
     tokens, own = work.tokens / bar.step, work.model / layout.ranks / bar.step
-    limit = _limit(model, layout, steps, cluster, bar, own * bar.step / (cluster.reached * cluster.machine.flops))
+    limit = _limit(model, layout, steps, cluster, bar)
     return Proposal(layout, bar, most_held(model, layout, steps), tokens, own / cluster.machine.flops, limit)
 
 
-def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar, products: float) -> str:
-    """The largest loss of time, with its share of the step; `products`: seconds of a rank's equal share of the work."""
+def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar) -> str:
+    """The largest loss of time, with its share of the step."""
+    once = busy(layout, stage_seconds(model, replace(layout, recompute="none"), steps, cluster))
     waited = min(waited_for(model, layout, steps, cluster), bar.exposed)
     # Of a ring, only those messages count that do not hide behind attention; so do those of dp.
     ring = layout.cp > 1 and layout.cp_mode in ("ring", "zigzag")
@@ -128,7 +138,7 @@ def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Ba
     lost = {
         "recomputation": bar.again,
         "pipeline bubble": bar.idle,
-        "uneven stages": bar.compute - products,
+        "uneven stages": max(once) - sum(once) / len(once),
         f"{', '.join(['tp', *along])} messages": waited,
         "dp, cp messages" if ring else "dp messages": bar.exposed - waited,
     }
@@ -234,6 +244,6 @@ def uneven(model: Model, layout: Layout, steps: Steps) -> tuple[list[int], float
         split = [rest // (stages - 1) + (stage < rest % (stages - 1)) for stage in range(stages - 1)] + [last]
         times = [Work(*(number * part for part in layer)) for number in split]
         times[-1] += head
-        best = min(best, (float(plan_time.span_of(layout, times)), split))
+        best = min(best, (float(plan_time.span_of(layout, tuple(times))), split))
     # Less than half a per cent is below the model's own error.
     return (best[1], best[0] / usual) if best[0] < 0.995 * usual else None

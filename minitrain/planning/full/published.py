@@ -1,247 +1,344 @@
-"""What the model of time says about trainings that were published, next to what their authors measured.
+"""Published training runs, and what the model of time says of each: `python -m minitrain.planning.full.published`.
 
-    python -m minitrain.planning.full.published
+`published_runs.csv` has 288 runs that others measured, with the layout, the GPU, where each number stands, and whether
+it was read there ("read") or copied from another text ("secondary"). Nobody of this project measured any of them. Eight
+more, from 466 on, come from the same papers and had no part in fitting the constants.
 
-A plan is a model, and its error is part of it. There is one free number, the part of a GPU's peak that products reach
-(`minitrain.planning.full.time_model.REACHED`), and it is the same for all of these trainings. The largest errors have
-reasons: products of small models reach less than that part, and those of the largest more. Where a paper does not say
-how large its micro-batches are, one sequence is assumed, and 1F1B.
+The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd (`fit`) and
+tested on the even ones. Runs in 8 bits are shown for comparison: products with twice the peak, attention in 16 bits.
 
-**Source.** Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", table 1 and §5.4.1.
-Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", tables 3 and 5. Grattafiori et
-al. 2024, "The Llama 3 herd of models", table 4. Touvron et al. 2023, "Llama 2", table 2. All GPUs are A100s with 80 GB,
-except those of Llama 3, which are H100s.
+    python -m minitrain.planning.full.published --runs my.csv --figure errors.svg
+
+adds your own rows: the same columns; of a GPU that we do not know also flops, memory_GBps and link_GBps.
 """
 
 from __future__ import annotations
 
+import csv
+import math
+import statistics
 import sys
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import tyro
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from minitrain.comm.terminal import complain
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.costs import roofline
-from minitrain.costs.roofline import MACHINES
-from minitrain.planning.full import plan_time
-from minitrain.planning.full.time_model import REACHED, Cluster, step_time
+from minitrain.costs.fabric import Fabric
+from minitrain.costs.roofline import MACHINES, Machine
+from minitrain.planning.full import time_model
+from minitrain.planning.full.time_model import Cluster, fitted
 
-A100 = Cluster(MACHINES["A100 80 GB"], reached=REACHED)
-H100 = Cluster(MACHINES["H100"], reached=REACHED)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-class Row(NamedTuple):
-    """A line of table 1 of Narayanan et al. 2021; 51,200 tokens in the vocabulary, 2,048 in a sequence.
-
-    Attributes:
-        billions: Of parameters.
-        batch: Sequences in a step.
-        teraflops: Of each GPU, full recomputation counted.
-        share: Of the peak of 312, in per cent.
-        petaflops: Of all GPUs.
-    """
-
-    billions: float
-    heads: int
-    hidden: int
-    layers: int
-    tp: int
-    pp: int
-    gpus: int
-    batch: int
-    teraflops: int
-    share: int
-    petaflops: float
-
-    @property
-    def model(self) -> Model:
-        return gpt(self.layers, self.hidden, self.heads)
-
-    @property
-    def layout(self) -> Layout:
-        dp = self.gpus // (self.tp * self.pp)
-        # Micro-batches of one sequence, as the table does not say.
-        return Layout(dp, self.pp, self.tp, microbatches=self.batch // dp, recompute="full")
+RUNS = Path(__file__).with_name("published_runs.csv")
+FITTED = 466  # runs from this number on had no part in the fit
 
 
-def gpt(layers: int, hidden: int, heads: int, dropout: float = 0.0) -> Model:
-    """A model of the first two papers."""
-    # Of the preset only the name is used: all sizes are given.
-    return Model("1t", layers, hidden, heads, 2048, 51200, dropout)
-
-
-TABLE_1 = (
-    Row(1.7, 24, 2304, 24, 1, 1, 32, 512, 137, 44, 4.4),
-    Row(3.6, 32, 3072, 30, 2, 1, 64, 512, 138, 44, 8.8),
-    Row(7.5, 32, 4096, 36, 4, 1, 128, 512, 142, 46, 18.2),
-    Row(18.4, 48, 6144, 40, 8, 1, 256, 1024, 135, 43, 34.6),
-    Row(39.1, 64, 8192, 48, 8, 2, 512, 1536, 138, 44, 70.8),
-    Row(76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140, 45, 143.8),
-    Row(145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148, 47, 227.1),
-    Row(310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155, 50, 297.4),
-    Row(529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163, 52, 410.2),
-    Row(1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163, 52, 502.0),
-)
-
-# Narayanan et al. 2021, §5.4.1: 162.2 · 10⁹ parameters on 64 GPUs, in (pp, tp); eight and eight are the fastest.
-SPLITS = ((2, 32), (4, 16), (8, 8), (16, 4), (32, 2))
-SPLIT_MODEL, SPLIT_BATCHES, SPLIT_BEST = gpt(32, 20480, 128), (32, 128), (8, 8)
-
-
-class Iteration(NamedTuple):
-    """A line of tables 3 and 5 of Korthikanti et al. 2022; dp is 1, and dropout makes them write out attention.
+@dataclass(frozen=True)
+class Run:
+    """A training that was measured.
 
     Attributes:
-        pp: Pipeline ranks; tp is 8.
-        chunks: Stages of each.
-        batch: Sequences in a step.
-        sequences: In a micro-batch.
-        full: Seconds of a step with full recomputation, without sequence parallelism.
-        selective: Seconds with selective recomputation and sequence parallelism.
+        number: Its id in the file.
+        source: Who published it; `where` says the page.
+        sure: "read" at its source, or "secondary".
+        seconds: Of a step, as measured.
+        half: Whether about half of each layer was computed again; then the time is the mean of none and all.
+        low: Whether products were made in 8 bits.
+        note: What was assumed, or, if `usable` is false, why the run is left out.
     """
 
-    name: str
-    heads: int
-    hidden: int
-    layers: int
-    pp: int
-    chunks: int
-    batch: int
-    sequences: int
-    full: float
-    selective: float
-
-    def layout(self, recompute: str) -> Layout:
-        """That of one of the two columns."""
-        return Layout(
-            pp=self.pp,
-            tp=8,
-            sequence_parallel=recompute == "selective",
-            schedule="interleaved" if self.chunks > 1 else "1f1b",
-            # A layout has 2 at least, and looks at them under "interleaved" only.
-            chunks=max(2, self.chunks),
-            microbatches=self.batch // self.sequences,
-            recompute=recompute,  # type: ignore[arg-type]
-        )
-
-
-TABLE_5 = (
-    Iteration("22B", 64, 6144, 48, 1, 1, 4, 4, 1.42, 1.10),
-    Iteration("175B", 96, 12288, 96, 8, 3, 64, 1, 18.13, 13.75),
-    Iteration("530B", 128, 20480, 105, 35, 3, 280, 1, 49.05, 37.83),
-    Iteration("1T", 160, 25600, 128, 64, 1, 512, 1, 94.42, 71.49),
-)
-
-# Grattafiori et al. 2024, table 4: GPUs, and TFLOP/s of each, 16 · 2²⁰ tokens in a step. The model is a GPT of equal
-# size, which keeps more activations than Llama does, and so needs the full recomputation that Llama did without.
-LLAMA_3 = Model(layers=126, hidden=16384, heads=128, positions=8192, vocabulary=128256, tied=False)
-LLAMA_3_STEPS = Steps(batch=2048, dtype="bfloat16")
-LLAMA_3_ROWS = ((8192, 430), (16384, 400))
-
-# Touvron et al. 2023, table 2: hours of an A100 for 2 · 10¹² tokens, by billions of parameters (those of 7B and 13B,
-# Touvron et al. 2023, "LLaMA", table 2).
-LLAMA_2_HOURS = {6.7: 184320, 13.0: 368640}
-
-
-def llama_3_layout(gpus: int) -> Layout:
-    """tp 8, pp 16, with four chunks on each rank; the rest is data parallel."""
-    dp = gpus // 128
-    return Layout(dp, 16, 8, zero=1, schedule="interleaved", chunks=4, microbatches=2048 // dp, recompute="full")
-
-
-def llama_2_mfu(billions: float) -> float:
-    """The model FLOP utilization that the published hours mean, by 6N operations for each token."""
-    flops = roofline.six_n(billions * 1e9, 2e12)
-    return roofline.utilization(flops, LLAMA_2_HOURS[billions] * 3600, 1, A100.machine.flops)
-
-
-class Comparison(NamedTuple):
-    """One published figure and ours.
-
-    Attributes:
-        source: The paper, with its table.
-        what: The model, and which of its trainings.
-        unit: "TFLOP/s" of each GPU, or "s" of a step.
-        published: As printed.
-        here: What the model of time says.
-    """
-
+    number: int
     source: str
-    what: str
+    where: str
+    sure: str
+    name: str
+    gpu: str
+    machine: Machine
+    per_node: int
+    model: Model
     layout: Layout
-    unit: str
-    published: float
-    here: float
+    steps: Steps
+    seconds: float
+    half: bool
+    low: bool
+    usable: bool
+    note: str
 
     @property
-    def off(self) -> float:
-        """How far we are off, in parts of the published figure."""
-        return self.here / self.published - 1
+    def kind(self) -> str:
+        """Its layout in a word."""
+        axes = [axis for axis in ("pp", "tp", "cp") if getattr(self.layout, axis) > 1]
+        nodes = "in a node" if self.layout.ranks <= self.per_node else "over nodes"
+        return " + ".join(axes) if axes else f"{'FSDP' if self.layout.zero >= 2 else 'dp'} {nodes}"
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second and GPU."""
+        return self.steps.batch * self.model.sizes.positions / self.layout.ranks / self.seconds
+
+    @property
+    def fitting(self) -> bool:
+        """Whether constants are fitted on it."""
+        return self.usable and not self.low and self.number < FITTED and self.number % 2 == 1
+
+    @property
+    def testing(self) -> bool:
+        """Whether they are tested on it."""
+        return self.usable and not self.low and not self.fitting
 
 
-def comparisons(most_stages: int = 64) -> list[Comparison]:
-    """All of them; or only those with at most so many pipeline ranks, which take less time to simulate."""
+def read(path: Path = RUNS) -> list[Run]:
+    """The runs of a file.
+
+    Raises:
+        ValueError: A column is missing, or a row cannot be understood; names the row.
+    """
+    with path.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
     found = []
-    for row in TABLE_1:
-        if row.pp <= most_stages:
-            steps = Steps(batch=row.batch, dtype="bfloat16")
-            # Their table counts what is computed again; that of Llama 3 below does not.
-            here = teraflops(row.model, row.layout, steps, A100, again=True)
-            name = f"{row.billions:g}B"
-            found.append(Comparison("Narayanan et al. 2021, table 1", name, row.layout, "TFLOP/s", row.teraflops, here))
-    for each in TABLE_5:
-        if each.pp <= most_stages:
-            model, steps = gpt(each.layers, each.hidden, each.heads, 0.1), Steps(batch=each.batch, dtype="bfloat16")
-            for recompute, seconds in (("full", each.full), ("selective", each.selective)):
-                layout = each.layout(recompute)
-                here = step_time(model, layout, steps, A100).step
-                name = f"{each.name}, {recompute}"
-                found.append(Comparison("Korthikanti et al. 2022, table 5", name, layout, "s", seconds, here))
-    for gpus, published in LLAMA_3_ROWS:
-        layout = llama_3_layout(gpus)
-        if layout.pp > most_stages:
-            continue
-        here = teraflops(LLAMA_3, layout, LLAMA_3_STEPS, H100, again=False)
-        found.append(Comparison("Grattafiori et al. 2024, table 4", "Llama 3 405B", layout, "TFLOP/s", published, here))
+    for line in lines:
+        try:
+            found.append(_run(line))
+        except KeyError as missing:
+            raise ValueError(f"runs={str(path)!r} has no column {missing}; those of {RUNS.name} are needed") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"runs={str(path)!r}, row {line.get('id')}: {error}") from None
     return found
 
 
-COLUMNS = ("source", "model", "layout", "published", "here", "off by")
+def _run(row: dict[str, str]) -> Run:
+    def number(name: str) -> int:
+        return int(row[name])
+
+    dp, pp, vp, batch, sequences = map(number, ("dp", "pp", "vp", "gbs", "mbs"))
+    # torchtitan's FSDP with a pipeline gathers once in a step, as stage 1 does.
+    zero = 1 if pp > 1 and number("zero") >= 2 else number("zero")
+    low, tp, recompute = row["precision"] == "fp8", number("tp"), row["recompute"]
+    how = recompute if recompute in ("none", "selective", "full") else "none"
+    layout = Layout(dp, pp, tp, cp=number("cp"), zero=zero, microbatches=batch // (dp * sequences), recompute=how)  # type: ignore[arg-type]
+    layout = replace(layout, sequence_parallel=tp > 1 and row["seq_parallel"] == "True")
+    if vp > 1:
+        layout = replace(layout, schedule="interleaved", chunks=min(vp, number("layers") // pp))
+    sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
+    widths = {"kv_heads": number("kv_heads"), "inner": number("ffn"), "gated": row["mlp"] == "swiglu"}
+    # Of the preset only the name is used: all sizes are given. With dropout, attention was written out.
+    dropout = 0.1 if "dropout" in row["note"] else 0.0
+    model = Model("175b", *sizes, dropout, row["tied"] == "True", positions_kind=row["positions"], **widths)  # type: ignore[arg-type]
+    steps = Steps(batch=batch, dtype="bfloat16", reduce_dtype="float32" if row["reduce"] == "fp32" else "same")
+    return Run(
+        number("id"),
+        row["group"],
+        row["source"],
+        row["how_sure"],
+        row["model"],
+        row["gpu"],
+        _machine(row)._replace(network=1e9 * float(row["network_GBps"])),
+        number("per_node"),
+        model,
+        layout,
+        steps,
+        float(row["step_s"]),
+        recompute == "half",
+        low,
+        row["usable"] == "yes",
+        row["note"],
+    )
 
 
-def rows() -> list[tuple[str, ...]]:
-    """The comparisons as cells, under `COLUMNS`."""
-    found: list[tuple[str, ...]] = []
-    for each in comparisons():
-        digits = 0 if each.unit == "TFLOP/s" else 2
-        theirs, ours = (f"{value:.{digits}f} {each.unit}" for value in (each.published, each.here))
-        found.append((each.source, each.what, str(each.layout), theirs, ours, f"{100 * each.off:+.0f} %"))
+def _machine(row: dict[str, str]) -> Machine:
+    name = row["gpu"].removesuffix(" 500 W")
+    if name in MACHINES:
+        return MACHINES[name]
+    if not row.get("flops"):
+        raise ValueError(f"gpu={name!r} is none of {', '.join(MACHINES)}; give flops, memory_GBps and link_GBps")
+    return Machine(name, float(row["flops"]), 1e9 * float(row["memory_GBps"]), 0.0, 1e9 * float(row["link_GBps"]), 0.0)
+
+
+def seconds(run: Run, cluster: Cluster | None = None) -> float:
+    """What the model of time says that a step takes; `cluster` in place of the fitted one."""
+    cluster = cluster or fitted(run.machine, Fabric(run.per_node))
+    if run.low:
+        machine, core = cluster.machine, cluster.core
+        cluster = replace(cluster, machine=machine._replace(flops=2 * machine.flops), core=core and core / 2)
+    found = time_model.seconds_of_step(run.model, run.layout, run.steps, cluster)
+    if run.half:
+        again = time_model.seconds_of_step(run.model, replace(run.layout, recompute="full"), run.steps, cluster)
+        found = (found + again) / 2
     return found
 
 
-def fastest_split(batch: int) -> tuple[int, int]:
-    """(pp, tp) of the fastest of `SPLITS`, with full recomputation and micro-batches of one sequence."""
-    steps = Steps(batch=batch, dtype="bfloat16")
-    layouts = [Layout(1, pp, tp, microbatches=batch, recompute="full") for pp, tp in SPLITS]
-    best = min(layouts, key=lambda layout: step_time(SPLIT_MODEL, layout, steps, A100).step)
-    return best.pp, best.tp
+def off(run: Run, cluster: Cluster | None = None) -> float:
+    """How far our speed is above the published one, in parts of it."""
+    return run.seconds / seconds(run, cluster) - 1
 
 
-def teraflops(model: Model, layout: Layout, steps: Steps, cluster: Cluster, again: bool) -> float:
-    """TFLOP/s of each GPU; `again`: what recomputation repeats counts, too."""
-    work = plan_time.work(model, layout, steps)
-    return (work.done if again else work.model) / layout.ranks / step_time(model, layout, steps, cluster).step / 1e12
+class Errors(NamedTuple):
+    """Errors of some runs: how many, the median with its sign, and of sizes the median, nine of ten, and the worst."""
+
+    runs: int
+    bias: float
+    median: float
+    ninth: float
+    worst: float
 
 
-def main() -> None:
-    """Print the table."""
+def errors(found: Sequence[float]) -> Errors:
+    """Of what `off` gives for some runs."""
+    sizes = sorted(map(abs, found))
+    ninth = sizes[math.ceil(0.9 * len(sizes)) - 1]
+    return Errors(len(found), statistics.median(found), statistics.median(sizes), ninth, sizes[-1])
+
+
+def by(runs: Iterable[Run], key: Callable[[Run], str], each: Callable[[Run], float] = off) -> dict[str, Errors]:
+    """Errors of each kind of run."""
+    groups: dict[str, list[float]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(each(run))
+    return {name: errors(found) for name, found in groups.items()}
+
+
+class Constants(NamedTuple):
+    """What is fitted: parts of the peak for products and attention's core, bytes, and the price of hidden messages."""
+
+    products_a: float
+    products_h: float
+    core_a: float
+    core_h: float
+    moved: float
+    contended: float
+
+    def cluster(self, run: Run) -> Cluster:
+        """A run's GPUs with these constants."""
+        ours = run.machine.name[:1] == "A"
+        products, core = (self.products_a, self.core_a) if ours else (self.products_h, self.core_h)
+        return Cluster(run.machine, Fabric(run.per_node), products, core, self.moved, self.contended)
+
+
+CONSTANTS = Constants(
+    *(time_model.REACHED[kind][which] for which in (0, 1) for kind in "AH"), time_model.MOVED, time_model.CONTENDED
+)
+
+
+def loss(runs: Sequence[Run], constants: Constants) -> float:
+    """The mean of |log(ours / published)|, in which a source with n runs weighs √n, so that no sweep decides alone."""
+    counts = {source: sum(run.source == source for run in runs) for source in {run.source for run in runs}}
+    weights = [counts[run.source] ** -0.5 for run in runs]
+    sizes = [abs(math.log1p(off(run, constants.cluster(run)))) for run in runs]
+    return sum(weight * size for weight, size in zip(weights, sizes, strict=True)) / sum(weights)
+
+
+def fit(runs: Sequence[Run], start: Constants = CONSTANTS, step: float = 0.1) -> Constants:
+    """The constants with the least `loss`: each in turn larger or smaller, by ever less."""
+    best, least = start, loss(runs, start)
+    while step > 0.01:
+        before = least
+        for name in Constants._fields:
+            for factor in (1 + step, 1 / (1 + step)):
+                tried = best._replace(**{name: factor * getattr(best, name)})
+                if (found := loss(runs, tried)) < least:
+                    best, least = tried, found
+        step = step if least < before else step / 2
+    return best
+
+
+COLUMNS = ("", "runs", "bias", "median", "nine of ten", "worst")
+
+
+def rows(runs: Sequence[Run], each: Callable[[Run], float] = off) -> list[tuple[str, ...]]:
+    """The scoreboard under `COLUMNS`: errors of the speed in per cent, by half, source, GPU and kind of layout."""
+    usable = [run for run in runs if run.usable]
+    full = [run for run in usable if not run.low]
+    halves = {"16 bits, fitted on": Run.fitting, "16 bits, not fitted on": Run.testing}
+    found = {name: errors([each(run) for run in usable if kind.fget(run)]) for name, kind in halves.items()}  # type: ignore[misc]
+    found |= by(full, lambda run: run.source, each) | by(full, lambda run: run.gpu, each)
+    found |= by(full, lambda run: run.kind, each)
+    found |= {
+        f"8 bits, {name}": some for name, some in by([r for r in usable if r.low], lambda r: r.source, each).items()
+    }
+    return [
+        (name, str(some.runs), f"{100 * some.bias:+.0f} %", *(f"{100 * part:.0f} %" for part in some[2:]))
+        for name, some in found.items()
+    ]
+
+
+def picture(runs: Sequence[Run], each: Callable[[Run], float] = off) -> Figure:
+    """Tokens per second and GPU, predicted against measured, each run a point."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 6), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    usable = [run for run in runs if run.usable]
+    for source, marker in zip(dict.fromkeys(run.source for run in usable), "osD^vPX<>*hd", strict=False):
+        own = [run for run in usable if run.source == source]
+        measured = [run.speed for run in own]
+        axes.loglog(
+            measured, [run.speed * (1 + each(run)) for run in own], marker, markersize=5, alpha=0.6, label=source
+        )
+    ends = [min(run.speed for run in usable) / 1.5, 1.5 * max(run.speed for run in usable)]
+    axes.loglog(ends, ends, color="black", linewidth=0.8, label="equal")
+    axes.fill_between(ends, [0.8 * end for end in ends], [1.2 * end for end in ends], color="#bbbbbb", alpha=0.4, lw=0)
+    axes.set(xlabel="measured, tokens per second and GPU", ylabel="predicted, gray: within 20 %")
+    axes.legend(fontsize="small", frameon=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class Command:
+    """Compare the model of time with published runs.
+
+    Attributes:
+        runs: A file with runs of your own, which are shown one by one.
+        refit: Fit the constants anew on the runs with odd numbers, which takes some minutes, and print them.
+        figure: Save the picture of predicted and measured speeds (.svg, .png or .pdf).
+    """
+
+    runs: Path | None = None
+    refit: bool = False
+    figure: Path | None = None
+
+
+def main(asked: Command) -> int:
+    """Print the scoreboard; returns the exit status."""
+    console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
+    try:
+        all_runs, own = read(), read(asked.runs) if asked.runs else []
+    except (ValueError, OSError) as error:
+        complain(error)
+        return 2
+    if asked.refit:
+        console.print(fit([run for run in all_runs if run.fitting]))
+        return 0
+    found = {run.number: off(run) for run in all_runs if run.usable}
     table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows():
+    for row in rows(all_runs, lambda run: found[run.number]):
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 118, highlight=False).print(table)
+    console.print(table)
+    shown = [(run, off(run)) for run in own if run.usable]
+    shown = shown or sorted(
+        ((run, found[run.number]) for run in all_runs if run.usable), key=lambda pair: -abs(pair[1])
+    )
+    console.print("your runs" if own else "the ten that are furthest off")
+    for run, error in shown if own else shown[:10]:
+        said = f"{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
+        console.print(f"{100 * error:+5.0f} %  {said}{f' ({run.note})' if run.note else ''}")
+    console.print(
+        f"{sum(not run.usable for run in all_runs)} more runs are left out, each with its reason in {RUNS.name}"
+    )
+    if asked.figure is not None:
+        from minitrain.comm.pictures import save_figure
+
+        save_figure(picture(all_runs, lambda run: found[run.number]), asked.figure)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(tyro.cli(Command, prog="python -m minitrain.planning.full.published")))

@@ -10,7 +10,7 @@ from minitrain.costs.memory import GB, ROOM
 from minitrain.pipeline_parallel.full.drawing import KINDS
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.planning.full import plan_time
-from minitrain.planning.full.time_model import Cluster, step_time
+from minitrain.planning.full.time_model import Cluster, stage_seconds, step_time
 from minitrain.planning.plan import Coordinate, predict
 
 if TYPE_CHECKING:
@@ -51,12 +51,11 @@ def _draw_held(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: C
 def _draw_timetable(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> None:
     # Enough to see how the pipeline fills, and how it goes on.
     m = min(layout.microbatches, 2 * layout.pp)
-    each, speed = plan_time.stage_times(model, layout, steps), cluster.reached * cluster.machine.flops
+    each = stage_seconds(model, layout, steps, cluster)
     if not plan_time.splits_backward(layout):
         # Tensor-parallel layers do their whole backward in I.
         each = tuple(type(one)(one.forward, one.backward + one.weight, 0) for one in each)
-    forward, backward, weight = ([part / speed for part in kind] for kind in zip(*each, strict=True))
-    found = simulate(plan_time.schedule_of(layout, m), forward, backward, weight)
+    found = simulate(plan_time.schedule_of(layout, m), *zip(*each, strict=True))
     for kind, (name, color, hatch) in KINDS.items():
         label = name
         for rank, row in enumerate(found.slots):

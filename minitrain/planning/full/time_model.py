@@ -5,52 +5,85 @@ rank on which axis. Two speeds turn them into seconds: those of the products, an
 What remains is to say which messages can travel while something is computed.
 
 Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
-**Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; links of two speeds as in their §3.2 and §5.
-**Predicted.** A model, not a measurement: messages have no latency, links are never shared, products always run at the
-same part of the peak, and optimizer, norms and loss take no time. Messages overlap as a good implementation lets them,
-which is more than this project's own trainer does (see docs/training.md). Tensor, context and expert parallelism wait
-for their messages; those of a ring hide behind attention. Gradients hide behind backward: behind that of the last
-micro-batch in stages 0 and 1, behind all in 2 and 3. Stages 1 and 2 gather parameters during the next forward; stage 3
-during all forwards, and again during all backwards. Messages of a pipeline hide behind other micro-batches. Also called
-performance model, auto-tuner's cost model.
+**Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; messages as in `minitrain.costs.fabric`.
+**Predicted.** A model, not a measurement: on published runs its median error is 5 %, and one in ten is off by more than
+14 %. Products run at one part of the peak, attention's core at another; norms, activations, loss and optimizer move
+bytes. Messages overlap as a good implementation lets them, which is more than this project's own trainer does (see
+docs/training.md), and half of what hides is lost all the same. Tensor, context and expert parallelism wait for their
+messages; those of a ring hide behind attention. Gradients hide behind backward: behind that of the last micro-batch in
+stages 0 and 1, behind all in 2 and 3. Stages 1 and 2 gather parameters during the next forward; stage 3 during all
+forwards, and again during all backwards. Messages of a pipeline hide behind other micro-batches. What no constant
+knows is the software: the same GPUs are a fifth faster with 2025's kernels than with 2023's. Also called performance
+model, auto-tuner's cost model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from minitrain.composition.settings import Layout, Model, Steps, check
+from minitrain.costs import composition, vocabulary
+from minitrain.costs.composition_work import Work, head_work
+from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
 from minitrain.costs.time_bar import Bar, overlap
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
-from minitrain.planning.plan import Coordinate, Sent
+from minitrain.planning.plan import Coordinate
 
-# What products reach of a GPU's peak in plans of large models; with it, steps come close to what was published
-# (`minitrain.planning.full.published`). The course's bar of time, which begins with small models, assumes half.
-REACHED = 0.6
 WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for a ring's along cp
+# Bytes for each score of attention that is written out, in 16 bits: written, through the softmax, through dropout with
+# its mask, and read.
+_SCORE = 2 + 4 + 5 + 2
+_ADAM = 30  # bytes that AdamW moves for each parameter: 4 states read and 3 written in float32, and the new weight
+_LOSS = 20  # bytes that the loss moves for each logit, in float32: written, read for maximum, sum and gradient, written
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs, some of them in each node.
+    """GPUs, some of them in each node, and what training reaches of their data sheet.
+
+    As it is made by default, it is that of the course's bars: products and attention reach half of the peak, and
+    nothing else takes time. `fitted` is that of the planner.
 
     Attributes:
         machine: The GPU, with its links within a node and across nodes.
-        per_node: GPUs in a node; ranks fill nodes in order.
-        reached: What products reach of the GPU's peak.
+        fabric: How many are in a node, and what their messages reach; ranks fill nodes in order.
+        reached: The part of the GPU's peak that products reach.
+        core: The part of it that a fused kernel of attention reaches, which leaves out the half that is masked, and
+            computes scores again in backward. None: as any product, with nothing left out.
+        moved: Bytes that norms, activations and sums move in a layer, forward and backward, for each element of the
+            residual stream in 16 bits. With them, loss and optimizer take time, too.
+        contended: The part of hidden messages' time by which they slow down what hides them.
     """
 
     machine: Machine
-    per_node: int = 8
+    fabric: Fabric = DEFAULT
     reached: float = 0.5
+    core: float | None = None
+    moved: float = 0.0
+    contended: float = 0.0
 
-    def link(self, ranks: int, stride: int) -> float:
-        """Bytes per second between ranks that are `stride` apart: NVLink if all of them are in one node."""
-        return self.machine.link if ranks * stride <= self.per_node else self.machine.network
+    @property
+    def per_node(self) -> int:
+        """GPUs in a node."""
+        return self.fabric.per_node
+
+
+# Six constants, fitted on published runs (`minitrain.planning.full.published`). By the first letter of the GPU: what
+# products and attention's core reach of the peak. For all: bytes for each layer and element of the residual stream, and
+# the part of hidden messages' time that is lost after all.
+REACHED = {"A": (0.82, 0.32), "H": (0.75, 0.185)}
+MOVED, CONTENDED = 400.0, 0.5
+
+
+def fitted(machine: Machine, fabric: Fabric = DEFAULT, reached: float | None = None) -> Cluster:
+    """A cluster with what published trainings reached of such a GPU, and of one that none used, of an H100."""
+    products, core = REACHED.get(machine.name[:1], REACHED["H"])
+    return Cluster(machine, fabric, reached or products, core, MOVED, CONTENDED)
 
 
 def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Bar:
@@ -60,7 +93,14 @@ def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> B
         ValueError: The layout does not fit the model.
     """
     check(model, layout, steps)
-    return _bar(model, layout, steps, cluster, float(plan_time.bubble(model, layout, steps).span))
+    each = stage_seconds(model, layout, steps, cluster)
+    return _bar(model, layout, steps, cluster, float(plan_time.span_of(layout, each)))
+
+
+def seconds_of_step(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
+    """As the step of `step_time`, also of a layout that the trainer would refuse."""
+    each = stage_seconds(model, layout, steps, cluster)
+    return _bar(model, layout, steps, cluster, float(plan_time.span_of(layout, each))).step
 
 
 def least_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
@@ -68,28 +108,81 @@ def least_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> 
 
     Messages are those of `step_time`, and the time of the pipeline is `plan_time.least_span`.
     """
-    return _bar(model, layout, steps, cluster, plan_time.least_span(model, layout, steps)).step
+    each = stage_seconds(model, layout, steps, cluster)
+    return _bar(model, layout, steps, cluster, plan_time.least_span(layout, each, busy(layout, each))).step
 
 
 def waited_for(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
     """Seconds of messages that hide behind nothing, on the pipeline rank that computes most: those of tp, cp and ep."""
-    sent = _sent_by_busiest(model, layout, steps, cluster)
+    sent = _seconds_sent(model, layout, steps, cluster)
     return sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
 
 
-def _sent_by_busiest(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> dict[tuple[str, str], float]:
-    work = plan_time.busy(model, layout, steps)
-    place = Coordinate(pp=work.index(max(work)))
-    return _seconds_sent(plan.sent(model, layout, steps, place), layout, cluster)
+def stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Work, ...]:
+    """Seconds of each stage for one micro-batch: products, attention's core, and what memory limits."""
+    return _stage_seconds(model, replace(layout, zero=0, ep=1), steps, cluster)
+
+
+@cache
+def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Work, ...]:
+    shape, batch, stages = plan_time.shape_of(model), plan_time.microbatch(layout, steps), layout.stages
+    tokens, item = batch * shape.positions // layout.cp, plan.ITEM[steps.dtype]
+    machine, fused = cluster.machine, model.dropout == 0
+    speed = cluster.reached * machine.flops
+    operations = plan_time.core_forward(model, layout, steps)
+    if cluster.core is not None and fused:
+        # The kernel leaves out what is masked, and computes the scores again: 5 products in backward for 2.
+        core = operations / 2 / (cluster.core * machine.flops)
+        backward_core = 2.5 * core
+    else:
+        # 4h/a operations for each score of a head, which is written and read.
+        scores = operations * shape.heads / (4 * shape.hidden)
+        core = operations / speed + _SCORE * scores * item / 2 / machine.memory * (cluster.moved > 0)
+        backward_core = 2 * core
+    # Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
+    cut = layout.tp if layout.sequence_parallel else 2 * layout.tp / (1 + layout.tp)
+    moved = cluster.moved * tokens * shape.hidden * item / 2 / cut / machine.memory
+    loss = _LOSS * tokens * vocabulary.rows(shape.vocabulary, layout.tp) / machine.memory * (cluster.moved > 0)
+    # Layers differ in having experts or not.
+    first = {shape.is_mixture(layer): layer for layer in range(shape.layers)}
+    products_of = {kind: plan_time.products_forward(model, layout, steps, at) / speed for kind, at in first.items()}
+    found = []
+    for stage in range(stages):
+        forward = backward = weight = 0.0
+        for layer in composition.layers_of(shape.layers, stages, stage):
+            products = products_of[shape.is_mixture(layer)]
+            one = products + core + moved / 3
+            again = {"none": 0.0, "selective": core, "full": one}[layout.recompute]
+            forward, weight = forward + one, weight + products
+            backward += products + backward_core + 2 / 3 * moved + again
+        if stage == stages - 1:
+            head = head_work(batch, shape, layout.tp, layout.cp).forward / speed
+            forward, backward, weight = forward + head + loss / 3, backward + head + 2 / 3 * loss, weight + head
+        found.append(Work(forward, backward, weight))
+    return tuple(found)
+
+
+def busy(layout: Layout, each: Sequence[Work]) -> list[float]:
+    """Seconds in which each pipeline rank computes in a step."""
+    work = [0.0] * layout.pp
+    for rank, one in zip(plan_time.placement(layout), each, strict=True):
+        work[rank] += layout.microbatches * sum(one)
+    return work
+
+
+def _busiest(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Coordinate:
+    work = busy(layout, stage_seconds(model, layout, steps, cluster))
+    return Coordinate(pp=work.index(max(work)))
 
 
 def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: float) -> Bar:
-    """The seconds of a step, if its pipeline takes `span` operations from the first start to the last end."""
-    work, speed = plan_time.busy(model, layout, steps), cluster.reached * cluster.machine.flops
+    """The seconds of a step, if its pipeline takes `span` seconds from the first start to the last end."""
+    work = busy(layout, stage_seconds(model, layout, steps, cluster))
     # Recomputation is apart: it takes time and is no work of the model.
-    compute = max(plan_time.busy(model, replace(layout, recompute="none"), steps)) / speed
-    again, idle = max(work) / speed - compute, (span - max(work)) / speed
-    sent = _sent_by_busiest(model, layout, steps, cluster)
+    once = replace(layout, recompute="none")
+    compute = max(busy(layout, stage_seconds(model, once, steps, cluster)))
+    again, idle = max(work) - compute, span - max(work) if layout.pp > 1 else 0.0
+    sent = _seconds_sent(model, layout, steps, cluster)
     # Backward does twice what forward does, and what is computed again.
     forward, backward, m = compute / 3, 2 / 3 * compute + again, layout.microbatches
     gradients = sent["all_reduce", "dp"] + sent["reduce_scatter", "dp"]
@@ -103,26 +196,68 @@ def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: flo
     # A single micro-batch has no other to hide behind.
     boundary = (sent["send", "pp"], (compute + again) * (m > 1))
     # Each rank of a ring attends to the keys at hand while the next ones come.
-    cores = plan_time.core(model, layout, steps) / speed if layout.cp > 1 else 0.0
-    ring = (sent.get(("send", "cp"), 0.0), cores)
+    ring = (sent.get(("send", "cp"), 0.0), _cores(model, layout, steps, cluster) if layout.cp > 1 else 0.0)
     waited = sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
-    return Bar(compute, *overlap(*data, boundary, ring, (waited, 0.0)), again, idle)
+    hidden, exposed = overlap(*data, boundary, ring, (waited, 0.0))
+    return Bar(compute + _optimizer(model, layout, cluster), hidden, exposed + cluster.contended * hidden, again, idle)
 
 
-def _seconds_sent(sends: Sequence[Sent], layout: Layout, cluster: Cluster) -> dict[tuple[str, str], float]:
-    """Seconds for which messages occupy the rank's link, by verb and axis; a ring sends (n−1)/n of a payload."""
+def _cores(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
+    """Seconds of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
+    seconds = plan_time.core(model, layout, steps) / ((cluster.core or cluster.reached) * cluster.machine.flops)
+    return seconds * (3.5 / 6 if cluster.core is not None and model.dropout == 0 else 1)
+
+
+def _optimizer(model: Model, layout: Layout, cluster: Cluster) -> float:
+    """Seconds in which the optimizer moves the states of the parameters that a rank steps."""
+    own = plan_time.parameters_of(model, layout) / (layout.dp * layout.cp if layout.zero else 1)
+    return _ADAM * own / cluster.machine.memory * (cluster.moved > 0)
+
+
+def _seconds_sent(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> dict[tuple[str, str], float]:
+    """Seconds for which messages occupy the busiest rank, by verb and axis; a ring sends (n−1)/n of a payload."""
+    place = _busiest(model, layout, steps, cluster)
+    return _seconds_from(place, model, layout, steps, cluster.machine, cluster.fabric)
+
+
+@cache  # A fit asks for the same messages again and again.
+def _seconds_from(
+    place: Coordinate, model: Model, layout: Layout, steps: Steps, machine: Machine, fabric: Fabric
+) -> dict[tuple[str, str], float]:
     sharers, inner = layout.dp * layout.cp, layout.tp
     axes = {"tp": (layout.tp, 1), "cp": (layout.cp, inner), "ep": (layout.ep, inner), "dp": (sharers, inner)}
     axes["pp"] = (layout.pp, inner * sharers)
     seconds = dict.fromkeys(((verb, "dp") for verb in ("all_reduce", "reduce_scatter", "all_gather")), 0.0)
     seconds["send", "pp"] = 0.0
-    for each in sends:
+    for each in plan.sent(model, layout, steps, place):
         if each.axis in axes:
             ranks, stride = axes[each.axis]
-            share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1}.get(each.verb, (ranks - 1) / ranks)
-            way, bandwidth = (each.verb, each.axis), cluster.link(ranks, stride)
-            seconds[way] = seconds.get(way, 0.0) + share * each.bytes / bandwidth
+            speed = fabric.ring(machine, ranks, stride)
+            share = (2 if each.verb == "all_reduce" else 1) * (ranks - 1) / ranks
+            if each.verb in ("send", "all_to_all"):
+                share = 1 if each.verb == "send" else fabric.leaving(ranks, stride)
+                speed = fabric.message(machine, ranks, stride)
+            way = (each.verb, each.axis)
+            seconds[way] = seconds.get(way, 0.0) + share * each.bytes / speed
+    for axis, rings in _rings(model, layout, place).items():
+        ways = [way for way in seconds if way[1] == axis and way[0] != "send" and seconds[way]]
+        if total := sum(seconds[way] for way in ways):
+            longer = 1 + rings * fabric.wait(*axes[axis]) / total
+            seconds |= {way: longer * seconds[way] for way in ways}
     return seconds
+
+
+def _rings(model: Model, layout: Layout, place: Coordinate) -> dict[str, int]:
+    """Rings that a rank goes around in a step, along tp and along dp: one for an all-gather, two for an all-reduce."""
+    counts = composition.layer_counts(model.sizes.layers, layout.stages)
+    own = sum(n for n, rank in zip(counts, plan_time.placement(layout), strict=True) if rank == place.pp)
+    m = layout.microbatches
+    # Two all-reduces of a layer in forward and two in backward.
+    inside = (8 + 4 * (layout.recompute == "full")) * own * m
+    held = plan_time.parameters_of(model, layout)
+    # What is gathered layer by layer also travels layer by layer.
+    parts = own + 1 if layout.zero >= 2 else pieces(held, layout.dp * layout.cp, own)
+    return {"tp": inside, "dp": {0: 2, 1: 2, 2: m + 1, 3: 3 * m}[layout.zero] * parts}
 
 
 def fits(model: Model, layout: Layout, steps: Steps, machine: Machine) -> bool:
