@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ def measure(
     for count in world.progress(experts, f"experts on {world.size} ranks"):
         modules = _experts(count, hidden).to(world.device, dtype)
         lay_side_by_side(list(modules))
-        ways = {way: _compute(world, modules, way, tokens, hidden, dtype) for way in WAYS}
+        ways: dict[str, Any] = {way: _compute(world, modules, way, tokens, hidden, dtype) for way in WAYS}
         medians = interleaved(world, ways, repeats)
         for way in ("grouped", "padded"):
             what = f"{tokens} rows through {count} experts and back, {way}, {world.size} ranks"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,12 +35,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from minitrain.comm.world import World
 from minitrain.composition.model import make_config
-from minitrain.composition.settings import Layout, Settings
+from minitrain.composition.settings import Layout, ScheduleName, Settings
 from minitrain.data.text import Numbered, share
 from minitrain.models.gpt import GPT, Block, Embedding
 from minitrain.pipeline_parallel import splitting
 
-SCHEDULES = {
+SCHEDULES: dict[ScheduleName, Any] = {
     "gpipe": pipelining.ScheduleGPipe,
     "1f1b": pipelining.Schedule1F1B,
     "interleaved": pipelining.ScheduleInterleaved1F1B,
@@ -146,7 +147,7 @@ class TorchStep:
             pipelining.PipelineStage(part, number, count, self.world.device, group=group)
             for number, part in zip(range(self.place, count, layout.pp), self.parts, strict=True)
         ]
-        running = stages if layout.schedule == "interleaved" else stages[0]
+        running: Any = stages if layout.schedule == "interleaved" else stages[0]
         schedule = SCHEDULES[layout.schedule](running, layout.microbatches, loss_fn=self.gpt.loss)
 
         def step(inputs: Tensor, targets: Tensor) -> Tensor | None:

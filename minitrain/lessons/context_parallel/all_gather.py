@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -24,11 +25,12 @@ def demo(world: World) -> list[Claim]:
     sizes = costs.Attention(heads, 2, 2 * half * n, head, batch=2, item=8)
     predicted, formula = costs.gather(sizes, n).bytes, "(n−1)/n · (S_K + S_V)"
     tensors, straight = lesson.inputs(world, sizes), list(range(sizes.seq))
-    for case, order, options in (
+    cases: list[tuple[str, list[int], dict[str, Any]]] = [
         ("in order, causal", straight, {}),
         ("zigzag, not causal", zigzag(n, half), {"causal": False}),
         ("zigzag, document mask", zigzag(n, half), {"documents": lesson.documents(world, sizes)}),
-    ):
+    ]
+    for case, order, options in cases:
         positions, seen = torch.tensor(order, device=world.device), lesson.visible(world, sizes, **options)
         if "documents" in options:
             options = {"documents": options["documents"][:, positions]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -80,7 +80,7 @@ def compare(
     attend: Callable[..., Tensor],
     held: Callable[[int], Tensor],
     traffic: Callable[..., Traffic],
-    cases: list[tuple[costs.Attention, dict[str, bool]]],
+    cases: list[tuple[costs.Attention, dict[str, Any]]],
 ) -> None:
     """Claim of a form with the options of each case that outputs and gradients are one device's, and what is sent.
 

@@ -84,9 +84,8 @@ def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
     gates = _ROUTERS[model.router][2]
     learned = model.positions_kind == "learned"
-    kinds = {"kv_heads": model.kv_heads or 0, "inner": model.inner or 0, "gated": model.gated}
-    sizes = vars(model.sizes) | kinds
-    return costs.Shape(**sizes, tied=model.tied, experts=model.experts, gates=gates, learned=learned)
+    shape = costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates, learned=learned)
+    return shape._replace(kv_heads=model.kv_heads or 0, inner=model.inner or 0, gated=model.gated)
 
 
 def own_shape(model: Model, layout: Layout) -> costs.Shape:
@@ -193,7 +192,7 @@ def _bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
     return Bubble(busy(model, layout, steps), span_of(layout, each), _equal_stages(layout), slowest)
 
 
-def least_span(layout: Layout, each: Sequence[work_costs.Work], work: Sequence[float]) -> float:
+def least_span(layout: Layout, each: Sequence[Any], work: Sequence[float]) -> float:
     """What `span_of` has at least: a rank's own, after what must come before, and before others.
 
     A rank waits for its first micro-batch until all stages before its own have sent it forward. After its last backward
@@ -213,11 +212,11 @@ def least_span(layout: Layout, each: Sequence[work_costs.Work], work: Sequence[f
 
 
 @cache
-def span_of(layout: Layout, each: tuple[work_costs.Work, ...]) -> float | Fraction:
+def span_of(layout: Layout, each: tuple[Any, ...]) -> float | Fraction:
     """From the first start to the last end of a step, if stages take this long for one micro-batch."""
     if not splits_backward(layout):
         # Their W is empty, so I has all of backward.
-        each = tuple(work_costs.Work(one.forward, one.backward + one.weight, 0) for one in each)
+        each = tuple(one._replace(backward=one.backward + one.weight, weight=0) for one in each)
     times: Any = tuple(zip(*each, strict=True))
     m = layout.microbatches
     # A multiple of pp, as the interleaved schedule needs.

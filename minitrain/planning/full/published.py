@@ -223,9 +223,8 @@ class Constants(NamedTuple):
         return Cluster(run.machine, Fabric(run.per_node), products, core, self.moved, self.contended)
 
 
-CONSTANTS = Constants(
-    *(time_model.REACHED[kind][which] for which in (0, 1) for kind in "AH"), time_model.MOVED, time_model.CONTENDED
-)
+_A, _H = time_model.REACHED["A"], time_model.REACHED["H"]
+CONSTANTS = Constants(_A[0], _H[0], _A[1], _H[1], time_model.MOVED, time_model.CONTENDED)
 
 
 def loss(runs: Sequence[Run], constants: Constants) -> float:

@@ -55,7 +55,8 @@ def _draw_timetable(axes: Any, model: Model, layout: Layout, steps: Steps, clust
     if not plan_time.splits_backward(layout):
         # Tensor-parallel layers do their whole backward in I.
         each = tuple(type(one)(one.forward, one.backward + one.weight, 0) for one in each)
-    found = simulate(plan_time.schedule_of(layout, m), *zip(*each, strict=True))
+    forward, backward, weight = zip(*each, strict=True)
+    found = simulate(plan_time.schedule_of(layout, m), forward, backward, weight)
     for kind, (name, color, hatch) in KINDS.items():
         label = name
         for rank, row in enumerate(found.slots):

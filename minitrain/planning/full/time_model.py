@@ -22,10 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition, vocabulary
-from minitrain.costs.composition_work import Work, head_work
+from minitrain.costs.composition_work import head_work
 from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
@@ -73,6 +74,14 @@ class Cluster:
         return self.fabric.per_node
 
 
+class Seconds(NamedTuple):
+    """Of a stage for one micro-batch: forward, backward for the input with what is computed again, and for weights."""
+
+    forward: float
+    backward: float
+    weight: float
+
+
 # Six constants, fitted on published runs (`minitrain.planning.full.published`). By the first letter of the GPU: what
 # products and attention's core reach of the peak. For all: bytes for each layer and element of the residual stream, and
 # the part of hidden messages' time that is lost after all.
@@ -118,13 +127,13 @@ def waited_for(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> 
     return sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
 
 
-def stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Work, ...]:
+def stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Seconds, ...]:
     """Seconds of each stage for one micro-batch: products, attention's core, and what memory limits."""
     return _stage_seconds(model, replace(layout, zero=0, ep=1), steps, cluster)
 
 
 @cache
-def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Work, ...]:
+def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> tuple[Seconds, ...]:
     shape, batch, stages = plan_time.shape_of(model), plan_time.microbatch(layout, steps), layout.stages
     tokens, item = batch * shape.positions // layout.cp, plan.ITEM[steps.dtype]
     machine, fused = cluster.machine, model.dropout == 0
@@ -158,11 +167,11 @@ def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster)
         if stage == stages - 1:
             head = head_work(batch, shape, layout.tp, layout.cp).forward / speed
             forward, backward, weight = forward + head + loss / 3, backward + head + 2 / 3 * loss, weight + head
-        found.append(Work(forward, backward, weight))
+        found.append(Seconds(forward, backward, weight))
     return tuple(found)
 
 
-def busy(layout: Layout, each: Sequence[Work]) -> list[float]:
+def busy(layout: Layout, each: Sequence[Seconds]) -> list[float]:
     """Seconds in which each pipeline rank computes in a step."""
     work = [0.0] * layout.pp
     for rank, one in zip(plan_time.placement(layout), each, strict=True):
