@@ -320,6 +320,17 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
             yield other
 
 
+def check_trained(model: Model) -> None:
+    """Find options of a model that can be planned but not trained so far.
+
+    Raises:
+        ValueError: Names one.
+    """
+    for name in ("kv_heads", "inner", "gated"):
+        if value := getattr(model, name):
+            raise ValueError(f"{name}={value} can be planned, not trained so far; use --dry-run, or leave it out")
+
+
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
     """The first thing that does not fit, in words; None if all does."""
     # Only the first: what follows may be a consequence.

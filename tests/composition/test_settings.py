@@ -18,6 +18,8 @@ MODEL, STEPS = Model(layers=6, heads=4, hidden=16, positions=6), Steps(batch=24)
 REFUSED = [
     (Layout(dp=2), {"ranks": 3}, "takes 2 ranks, and there are 3"),
     (Layout(tp=3), {}, "heads=4 do not divide by tp=3"),
+    (Layout(tp=4), {"kv_heads": 2}, "kv_heads=2 must divide by tp=4, and heads=4 by kv_heads"),
+    (Layout(tp=4), {"inner": 50}, "inner=50 does not divide by tp=4"),
     (Layout(sequence_parallel=True), {}, "sequence_parallel needs tp"),
     (Layout(tp=4, sequence_parallel=True), {}, "positions=6 do not divide by tp=4"),
     (Layout(pp=4, schedule="interleaved", microbatches=4), {}, "layers=6 are fewer than 8 stages"),

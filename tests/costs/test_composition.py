@@ -99,3 +99,25 @@ def test_published_days():
         assert shape is not GPT3 or round(100 * (exact / estimate - 1), 1) == 2.7  # as `days_estimate` says
         terms = 1 + 2048 / (6 * shape.hidden) + shape.vocabulary / (16 * shape.layers * shape.hidden)
         assert exact / estimate == pytest.approx(terms * 12 * shape.layers * shape.hidden**2 / parameters, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kv_heads", "inner", "vocabulary", "published"),
+    [
+        ((32, 4096, 32), 32, 11008, 32000, 6_738_415_616),  # Llama 2 7B
+        ((32, 4096, 32), 8, 14336, 128256, 8_030_261_248),  # Llama 3 8B
+        ((80, 8192, 64), 8, 28672, 128256, 70_553_706_496),
+        ((126, 16384, 128), 8, 53248, 128256, 405_853_388_800),
+    ],
+)
+def test_shared_keys_and_gated_mlps(sizes, kv_heads, inner, vocabulary, published):
+    """As many parameters as the released weights have, and the biases that Llama leaves out."""
+    shape = Shape(*sizes, 8192, vocabulary, False, learned=False, kv_heads=kv_heads, inner=inner, gated=True)
+    biases = shape.layers * (5 * shape.hidden + 2 * shape.kv_width + 2 * inner) + shape.hidden
+    assert costs.model_parameters(shape) == published + biases
+    ranks = [costs.stage_parameters(shape, 1, 0, tensor=8)] * 8
+    whole = sum(each.elements for each in ranks[0] if each.whole)
+    assert sum(each.elements for rank in ranks for each in rank) - 7 * whole == costs.model_parameters(shape)
+    # 6N operations for each token, and 12 · L · h · s for the core of attention (Chowdhery et al. 2022, appendix B).
+    products = work_costs.step_flops(1, shape) / 8192 - 12 * shape.layers * shape.hidden * 8192
+    assert products == pytest.approx(6 * (published - vocabulary * shape.hidden), rel=1e-3)

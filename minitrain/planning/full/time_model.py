@@ -1,8 +1,8 @@
 """What a step of a layout takes on a cluster: computing, idling, and the messages that hide behind nothing.
 
 **Idea.** The dry run knows how many operations each rank computes, how long a pipeline idles, and which bytes leave a
-rank on which axis. Two speeds turn them into seconds: those of the products, and those of the link that an axis uses.
-What remains is to say which messages can travel while something is computed.
+rank on which axis. What a GPU and its links reach turns them into seconds. What remains is to say which messages can
+travel while something is computed.
 
 Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
 **Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; messages as in `minitrain.costs.fabric`.
@@ -40,7 +40,7 @@ WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for 
 # its mask, and read.
 _SCORE = 2 + 4 + 5 + 2
 _ADAM = 30  # bytes that AdamW moves for each parameter: 4 states read and 3 written in float32, and the new weight
-_LOSS = 20  # bytes that the loss moves for each logit, in float32: written, read for maximum, sum and gradient, written
+_LOSS = 20  # bytes that the loss moves for each logit: written and read some five times in float32
 
 
 @dataclass(frozen=True)
