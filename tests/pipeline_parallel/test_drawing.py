@@ -123,3 +123,8 @@ def test_versions_in_json():
     data = drawing.as_json(timetable)
     assert data["rows"][1][:3] == [[1, "F", 0, 1, 2, 0], [1, "B", 0, 2, 4, 0], [1, "F", 1, 4, 5, 0]]
     assert data["versions_kept"] == [2, 2] and data["staleness"] == [1, 1] and data["mixed"] == 0
+    assert drawing.describe(timetable) == (
+        "Timetable of 2bw: 2 ranks, 4 micro-batches. A step takes 15, and the busiest rank idles 20.0 % of it. "
+        "The most micro-batches held at once: 2, 1 on the ranks in order. "
+        "Versions of the weights that the ranks keep, in order: 2, 2."
+    )

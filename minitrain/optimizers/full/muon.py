@@ -37,7 +37,8 @@ class Muon(OnShards):
         adjust_lr_fn: A matrix's rate is multiplied by √max(1, r/c), "original" (or None), or by 0.2 √max(r, c),
             "match_rms_adamw", with which AdamW's rate suits both.
         ns_dtype: In which Newton–Schulz computes.
-        betas, eps: Of AdamW.
+        betas: Of AdamW.
+        eps: Of AdamW.
         use_muon: Whether Muon steps a group, whose tensors must then be matrices.
 
     Raises:

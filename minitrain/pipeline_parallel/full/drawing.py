@@ -174,6 +174,25 @@ def _add_legend(figure: Figure, kinds: set[Kind], versions: set[int]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, **narrow)
 
 
+def describe(timetable: Timetable) -> str:
+    """The picture in words, for its alt text."""
+    schedule = timetable.schedule
+    peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
+    held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
+    chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
+    counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
+    step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
+    kept = ""
+    if schedule.versions:
+        each = ", ".join(str(versions.kept(schedule, rank)) for rank in range(schedule.ranks))
+        kept = f" Versions of the weights that the ranks keep, in order: {each}."
+    return (
+        f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
+        f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
+        f"The most {counted} held at once: {held}.{kept}"
+    )
+
+
 def as_json(timetable: Timetable) -> dict[str, Any]:
     """The timetable as data that `json.dumps` takes.
 
