@@ -1,12 +1,12 @@
 """Bytes per second and waits of messages between GPUs in nodes: rings over all cards, messages over one.
 
-A group of n ranks that are `stride` apart has g of them in each of N nodes. NCCL opens a ring for each of the g, and
-they leave a node at different ranks, so that a ring moves over g network cards at once. A message from one rank to
-another, and an all-to-all, have the rank's own card alone.
+A group of n ranks that are `stride` apart has g of them in each of N nodes. NCCL opens g rings, each of which leaves
+the node at another rank, so that together they use g network cards. A message from one rank to another, and an
+all-to-all, use only the rank's own card.
 
 Source: NCCL, `src/graph/tuning.cc`: channels times the speed between nodes, and a latency for each of n − N steps
-within nodes and N − 1 between them. Measured: NVIDIA/nccl, issue 1250 (1, 2 and 4 GPUs of two nodes sum a gigabyte in
-0.27, 0.13 and 0.067 s); `nccl-tests`, issue 267, for all-to-alls.
+within nodes and N − 1 between them. Measured: NVIDIA/nccl, issue 1250 (1, 2 and 4 GPUs in each of two nodes sum a
+gigabyte in 0.27, 0.13 and 0.067 s); `nccl-tests`, issue 267, for all-to-alls.
 """
 
 from __future__ import annotations

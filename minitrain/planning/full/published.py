@@ -1,11 +1,12 @@
 """Published training runs, and what the model of time says of each: `python -m minitrain.planning.full.published`.
 
-`published_runs.csv` has 288 runs that others measured, with the layout, the GPU, where each number stands, and whether
-it was read there ("read") or copied from another text ("secondary"). Nobody of this project measured any of them. Eight
-more, from 466 on, come from the same papers and had no part in fitting the constants.
+`published_runs.csv` has 296 runs that others measured, with the layout, the GPU, where each number is printed, and
+whether it was read there ("read") or copied from another text ("secondary"). No one in this project measured any of
+them.
 
-The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd (`fit`) and
-tested on the even ones. Runs in 8 bits are shown for comparison: products with twice the peak, attention in 16 bits.
+The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd and below
+466 (`fit`) and tested on the others. Runs in 8 bits are shown for comparison: products with twice the peak, attention
+in 16 bits.
 
     python -m minitrain.planning.full.published --runs my.csv --figure errors.svg
 
@@ -177,7 +178,7 @@ def seconds(run: Run, cluster: Cluster | None = None) -> float:
 
 
 def off(run: Run, cluster: Cluster | None = None) -> float:
-    """How far our speed is above the published one, in parts of it."""
+    """The relative error of the predicted speed."""
     return run.seconds / seconds(run, cluster) - 1
 
 

@@ -1,8 +1,8 @@
 """What a step of a layout takes on a cluster: computing, idling, and the messages that hide behind nothing.
 
 **Idea.** The dry run knows how many operations each rank computes, how long a pipeline idles, and which bytes leave a
-rank on which axis. What a GPU and its links reach turns them into seconds. What remains is to say which messages can
-travel while something is computed.
+rank on which axis. Divided by what a GPU and its links reach, they are seconds. What remains is to say which messages
+can travel while something is computed.
 
 Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
 **Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; messages as in `minitrain.costs.fabric`.
@@ -10,11 +10,11 @@ Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
 14 %. Products run at one part of the peak, attention's core at another; norms, activations, loss and optimizer move
 bytes. Messages overlap as a good implementation lets them, which is more than this project's own trainer does (see
 docs/training.md), and half of what hides is lost all the same. Tensor, context and expert parallelism wait for their
-messages; those of a ring hide behind attention. Gradients hide behind backward: behind that of the last micro-batch in
-stages 0 and 1, behind all in 2 and 3. Stages 1 and 2 gather parameters during the next forward; stage 3 during all
-forwards, and again during all backwards. Messages of a pipeline hide behind other micro-batches. What no constant
-knows is the software: the same GPUs are a fifth faster with 2025's kernels than with 2023's. Also called performance
-model, auto-tuner's cost model.
+messages; those of ring attention hide behind its cores. Gradients hide behind backward: behind that of the last
+micro-batch in stages 0 and 1, behind all in 2 and 3. Stages 1 and 2 gather parameters during the next forward; stage 3
+during all forwards, and again during all backwards. Messages of a pipeline hide behind other micro-batches. What no
+constant knows is the software: the same GPUs are a fifth faster with 2025's kernels than with 2023's. Also called
+performance model, auto-tuner's cost model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cluster:
     """GPUs, some of them in each node, and what training reaches of their data sheet.
 
     As it is made by default, it is that of the course's bars: products and attention reach half of the peak, and
-    nothing else takes time. `fitted` is that of the planner.
+    no other work of the GPU takes time. `fitted` is that of the planner.
 
     Attributes:
         machine: The GPU, with its links within a node and across nodes.
@@ -90,7 +90,7 @@ MOVED, CONTENDED = 400.0, 0.5
 
 
 def fitted(machine: Machine, fabric: Fabric = DEFAULT, reached: float | None = None) -> Cluster:
-    """A cluster with what published trainings reached of such a GPU, and of one that none used, of an H100."""
+    """A cluster with what published trainings reached of such a GPU, or, for one that none of them used, of an H100."""
     products, core = REACHED.get(machine.name[:1], REACHED["H"])
     return Cluster(machine, fabric, reached or products, core, MOVED, CONTENDED)
 
