@@ -104,14 +104,14 @@ class Peak:
         self.bytes = 0
 
     def __enter__(self) -> Peak:
+        # What is held before must not be given back meanwhile: not by the garbage collector, nor (on a CPU) by gloo,
+        # whose threads let go of a message's tensors a moment after wait() has returned.
+        gc.collect()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         else:
-            # What is held before must not be given back meanwhile: not by the garbage collector, nor by gloo, whose
-            # threads let go of a message's tensors a moment after wait() has returned.
-            gc.collect()
             time.sleep(0.05)
             # Not torch.profiler.profile, which is this and more: it imports torch's compiler, for a second and a half.
             self._profile = torch.autograd.profiler.profile(use_kineto=True, profile_memory=True)
