@@ -7,6 +7,7 @@ the full form of `minitrain.planning.search`), and this file.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from minitrain.planning.full.time_model import Cluster, fitted
 
 # "A100 80 GB" is typed as a100-80.
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
+# Learning rates of AdamW by number of parameters: Brown et al. 2020, table 2.1.
+RATES = {125e6: 6e-4, 350e6: 3e-4, 760e6: 2.5e-4, 1.3e9: 2e-4, 2.7e9: 1.6e-4, 6.7e9: 1.2e-4, 13e9: 1e-4, 175e9: 6e-5}
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
@@ -108,7 +111,14 @@ class Command:
 
     @property
     def steps(self) -> Steps:
-        return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer)
+        """As many as the tokens take, with the warm-up of GPT-3, 375 million tokens, and its rate for this size."""
+        each = self.batch * self.model.sizes.positions
+        count = max(1, round(self.tokens / each))
+        size = costs.model_parameters(plan_time.shape_of(self.model))
+        near = min(RATES, key=lambda known: abs(math.log(known / size)))
+        rate = {"lr": RATES[near]} if self.optimizer in ("adamw", "muon") else {}
+        warmup = min(round(375e6 / each), count // 10)
+        return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer, steps=count, warmup=warmup, **rate)
 
     @property
     def cluster(self) -> Cluster:
@@ -264,6 +274,7 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
             f"Layouts 1 to {near} lie within {100 * TIE:.0f} %, which is less than the model knows: no order is known "
             "among them. Measure them, or take the one that sends least."
         )
+    said.append("The command trains on the reference text; --data gives it yours.")
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from minitrain.composition.settings import Layout, Model, Steps
@@ -24,7 +25,7 @@ def tokens_per_second(model: Model, layout: Layout, steps: Steps, count: int = 5
     """
     refuse(model, layout.ranks)
     with tempfile.TemporaryDirectory() as folder:
-        words = [*options(model, layout, steps), "--ranks", str(layout.ranks), "--steps", str(count), "--warmup", "0"]
+        words = [*options(model, layout, replace(steps, steps=count, warmup=0)), "--ranks", str(layout.ranks)]
         # Steps and nothing else: no looks at held-out text, and no sample.
         words += ["--name", "tried", "--runs", folder, "--evaluate-every", "0", "--sample", "0"]
         # As a user would start it: the same options, read and checked the same way.
