@@ -15,7 +15,8 @@ from tests.mutations import Mutation, all_mutations, changed, find, meant_by
 from tests.mutations.trial import try_it
 
 ALL = all_mutations()
-ON_THE_PAGE = json.loads((Path(__file__).parents[1] / "docs" / "claims.json").read_text())["claims"]
+ROOT = Path(__file__).parents[1]
+ON_THE_PAGE = json.loads((ROOT / "docs" / "claims.json").read_text())["claims"]
 DRAWN = drawn(ALL, 10, "mutations")
 
 
@@ -29,6 +30,8 @@ def test_each_mutation_changes_what_it_names():
         assert changed(module, function.__code__, mutation) != function.__code__
         if mutation.test:
             assert mutation.why and not mutation.claim, mutation
+            file, _, test = mutation.test.partition("::")
+            assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text("utf-8") or not test, mutation
         else:
             assert mutation.demo and all(mutation.names), mutation
 

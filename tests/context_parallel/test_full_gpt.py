@@ -9,6 +9,7 @@ import torch
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
+from minitrain.comm.mesh import axes
 from minitrain.comm.messages import all_reduce
 from minitrain.context_parallel.full.batches import take
 from minitrain.context_parallel.full.parallelize import parallelize
@@ -16,7 +17,10 @@ from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, IGNORE
 from minitrain.recomputation.full import early_stop, every_block, selective
+from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full import parallelize as tensor
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 BATCH, STEPS = 2, 2
 
@@ -145,3 +149,33 @@ def refused(world):
 
 def test_bad_input_is_refused(ranks):
     ranks(3).run(refused)
+
+
+def with_tensor_parallel(world, mode, divide):
+    """Two ranks share each sequence, and two each head's matrices; with dropout in all places."""
+    mesh, seq, kv_heads = axes(cp=2, tp=2), 8, 2
+    tp, cp = (Comm(mesh[name].get_group()) for name in ("tp", "cp"))
+    reference, module = gpt(seq, 4, kv_heads, 0.2), gpt(seq, 4, kv_heads, 0.2)
+    place_dropout(reference)
+    divide(module, tp)
+    parallelize(module, cp, mode, seq)
+    module.loss = Share(module.loss, cp)
+
+    def share(module):
+        sum_partial_gradients(module, tp)
+        sum_over(cp, module)
+
+    for step in range(STEPS):
+        whole = batch(step, seq)
+        loss, *gradients = learn(module, step, *take(*whole, mode, cp), share)
+        expected, *others = learn(reference, step, *whole)
+        torch.testing.assert_close(loss, expected, rtol=1e-11, atol=1e-12)
+        for parameter, found, right in zip(module.parameters(), gradients, others, strict=True):
+            torch.testing.assert_close(found, tensor.piece_of(right, parameter, tp), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "divide"), [("zigzag", megatron.parallelize), ("ulysses", tensor.parallelize)], ids=("sequence", "tensor")
+)
+def test_with_tensor_and_sequence_parallelism(ranks, mode, divide):
+    ranks(4).run(with_tensor_parallel, mode, divide)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +37,10 @@ def test_a_broken_gpu_comes_before_everything_else():
 )
 def test_other_lines_change_nothing(log):
     assert verdict(1, log) == verdict(1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
+def test_a_death_is_the_same_in_a_shell_and_without(number):
+    code = subprocess.run([sys.executable, "-S", "-c", f"import os; os.kill(os.getpid(), {number.value})"]).returncode
+    assert verdict(code) == verdict(128 + number)
+    assert verdict(code)[0] == RETRY

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from minitrain.resilience.heartbeat import Monitor, beat, steps
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.resilience.heartbeat import Monitor, beat, steps, stragglers
 
 
 def test_files(tmp_path):
@@ -29,3 +32,13 @@ def test_ranks_that_never_start():
     monitor = Monitor(2, limit=10)
     assert monitor.late([0, -1], 0) == []
     assert monitor.late([0, -1], 10) == [1]
+
+
+@given(st.integers(1, 9), st.integers(0, 8), st.floats(1.6, 9), st.lists(st.floats(0.9, 1.1), min_size=9, max_size=9))
+def test_a_slow_rank_is_named_and_no_other(ranks, slow, factor, noise):
+    # 0.9 · 1.6 is above 1.3 · 1.1, so noise hides no slow rank; and 1.1 is below 1.3 · 0.9.
+    slow %= ranks
+    times = {rank: [noise[rank]] * 5 for rank in range(ranks)}
+    assert stragglers(times) == []
+    times[slow] = [factor * time for time in times[slow]]
+    assert stragglers(times) == ([slow] if ranks > 1 else [])

@@ -6,6 +6,8 @@ from itertools import combinations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minitrain.comm.messages import rank_and_size
 from minitrain.resilience.pairs import exchange_in_pairs, find, pairings, product
@@ -44,3 +46,15 @@ def test_a_group_of_ranks(ranks):
 
 def test_the_product():
     assert product("cpu") and product("cpu", n=1)
+
+
+@given(st.integers(1, 8), st.sets(st.integers(0, 7)))
+def test_exact_or_undecided(nodes, faulty):
+    faulty = {node for node in faulty if node < nodes}
+
+    def test(pairs):
+        members = [node for pair in pairs for node in pair]
+        assert len(set(members)) == len(members), "a node is in two tests at once"
+        return [not faulty & {a, b} for a, b in pairs]
+
+    assert find(range(nodes), test) == (sorted(faulty) if nodes - len(faulty) >= 2 else None)
