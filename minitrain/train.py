@@ -28,7 +28,7 @@ from minitrain.composition import model
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.optimizer import learning_rate
-from minitrain.composition.settings import Settings, check, check_trained
+from minitrain.composition.settings import Settings, check
 from minitrain.composition.step import (
     Instruments,
     Report,
@@ -66,7 +66,6 @@ def build(settings: Settings, device: torch.device, instruments: Instruments | N
     Raises:
         ValueError: On every rank alike, if the layout does not fit the model, the batch or the number of ranks.
     """
-    check_trained(settings.model)
     check(settings.model, settings.layout, settings.steps, dist.get_world_size())
     instruments = instruments or Instruments()
     # This rank's coordinates in the grid of dp · pp · cp · tp ranks, and its process group along each axis.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from minitrain.comm import native
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
-from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.composition.settings import Layout, Model, Steps, check_trained
 from minitrain.context_parallel.full import parallelize as context_parallel
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
@@ -77,6 +77,7 @@ class Part:
 
 def make_config(model: Model) -> GPTConfig:
     """The configuration of the reference model of these sizes."""
+    check_trained(model)
     # A fused kernel would draw masks of its own, different ones in every layout.
     attention = "plain" if model.dropout else "sdpa"
     return GPTConfig(

@@ -27,6 +27,8 @@ class LAMB:
     Args:
         parameters: All layers; where they are sharded, this rank's part of each, which may be empty.
         lr: α, the part of its norm by which a layer moves.
+        betas: As Adam's.
+        eps: As Adam's.
         weight_decay: λ.
         phi: The least and the largest norm that φ lets pass.
         sharded: Whether the ranks of `group` have parts of each layer, so that norms are sums over ranks.

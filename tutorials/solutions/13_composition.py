@@ -92,4 +92,4 @@ mine39 = Layout(dp=128, tp=4, zero=1, microbatches=12)
 
 # %% exercise-5: mistake: computed a second time
 
-mine39 = Layout(dp=64, tp=8, zero=1, microbatches=24, recompute="full")
+mine39 = Layout(dp=128, tp=4, zero=1, microbatches=12, recompute="full")
