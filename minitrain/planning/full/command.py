@@ -116,9 +116,9 @@ class Command:
         count = max(1, round(self.tokens / each))
         size = costs.model_parameters(plan_time.shape_of(self.model))
         near = min(RATES, key=lambda known: abs(math.log(known / size)))
-        rate = {"lr": RATES[near]} if self.optimizer in ("adamw", "muon") else {}
+        rate = RATES[near] if self.optimizer in ("adamw", "muon") else Steps.lr
         warmup = min(round(375e6 / each), count // 10)
-        return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer, steps=count, warmup=warmup, **rate)
+        return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer, steps=count, warmup=warmup, lr=rate)
 
     @property
     def cluster(self) -> Cluster:
