@@ -28,7 +28,7 @@ from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
 
 COLDEST = 1e-6  # below it logits would overflow, and the likeliest token is all but certain
-# What caches stand in for: attention's cores, and positions of embedding and rotary angles.
+# What caches take the place of: attention's cores, and positions of embedding and rotary angles.
 REPLACED = ("core", "places")
 
 

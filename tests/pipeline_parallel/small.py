@@ -78,7 +78,7 @@ def lone_exchange(tensor, to, into, source, group=None):
 
 
 def by_strict_rules(world, form, exchange=strict_exchange):
-    """No message leaves before its receiver is there, and gradients are the same."""
+    """No message leaves before its receiver waits for it, and gradients are the same."""
     strict = {"send": strict_send, "receive": strict_receive, "exchange": exchange}
     known = {name: verb for name, verb in strict.items() if hasattr(FORMS[form], name)}
     with mock.patch.multiple(FORMS[form], **known):

@@ -110,6 +110,8 @@ def test_a_gpu_of_one_s_own():
         (["--gpu", "v100", "--flops", "125e12"], "--gpu v100 --flops 312e12 --memory 80e9 --link"),
         (["--gpus", "1020"], "gpus=1020 do not fill nodes of per_node=8; use 1016 or 1024"),
         (["--gpus", "1016"], "gpus=1016: no dp · pp · tp of so many ranks suits layers=96, heads=96 and batch=1536"),
+        (["--batch", "0"], "batch=0 must be above 0"),
+        (["--tokens", "inf"], "tokens=inf must be above 0, and finite"),
         (["--reached", "2"], "reached=2 is a part of the data sheet's figure: at most 1"),
         (["--figure", "/nowhere/x.svg"], "lies in no folder that exists"),
         (["--preset", "175b", "--gpus", "64", "--measure"], "preset=175b is larger than a machine"),

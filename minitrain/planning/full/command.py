@@ -135,11 +135,12 @@ class Command:
                 f"for example --gpu {self.gpu} --flops 312e12 --memory 80e9 --link 300e9 --network 25e9 (operations "
                 "per second, bytes, and bytes per second within a node and across nodes)"
             )
-        # `not value > 0` refuses NaN as well.
+        # Written so that NaN is refused as well.
         parts = {"reached": self.reached, "reached_network": self.reached_network}
-        for name, value in {**given, **parts, "tokens": self.tokens, "top": self.top}.items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0")
+        whole = {"batch": self.batch, "top": self.top, **vars(self.model.sizes)}
+        for name, value in {**given, **parts, "tokens": self.tokens, **whole}.items():
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0, and finite")
         for name, part in parts.items():
             if part is not None and part > 1:
                 raise ValueError(f"{name}={part:g} is a part of the data sheet's figure: at most 1")
