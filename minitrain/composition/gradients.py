@@ -8,7 +8,8 @@ ranks have the same weights and other tokens, as data-parallel ranks do; so grad
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
 **Sent.** `synchronize()`, or the last backward before it: for each line an all-reduce (stage 0) or a reduce-scatter,
 over dp · cp, of experts over their replicas. `synchronize()`: the messages of `ordered_sums`, and with sequence
-parallelism one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
+parallelism one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather;
+with balanced biases an all-reduce of the load of experts.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """
@@ -32,6 +33,7 @@ from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
 from minitrain.composition.ordered_sums import OrderedSums
 from minitrain.composition.settings import Steps
+from minitrain.mixture_of_experts.full import bias_balanced
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
@@ -81,6 +83,7 @@ class Gradients:
 
     Attributes:
         shards: The lines: of all parameters but experts', and of experts.
+        routers: Those with a bias, which is a state as the optimizer's are, by name.
         spread: How each parameter is laid out over the ranks, by name.
         model: The module to call if there is no pipeline: the GPT, or the stage of ZeRO around it.
     """
@@ -100,6 +103,7 @@ class Gradients:
             for name, parameter in part.parameters.items()
         }
         self.parameters = part.parameters
+        self.routers, self._sharers = part.routers, Comm(axes.dp_cp, collectives, False)
         self._names = {parameter: name for name, parameter in part.parameters.items()}
         self.shards: list[Sharded] = []
         self.model: Any = part.whole
@@ -188,6 +192,8 @@ class Gradients:
             for group in shard.optimizer.param_groups:
                 group["lr"] = lr
             shard.step()
+        # Only now: a step that is left out changes no bias either.
+        bias_balanced.update([*self.routers.values()], self._sharers)
         self.forget()
 
     def overlap(self, part: Part) -> None:
@@ -213,9 +219,11 @@ class Gradients:
             shard.wait()
 
     def forget(self) -> None:
-        """Leave out a step: the next backward begins with gradients of 0."""
+        """Leave out a step: the next one begins with gradients, and loads of experts, of 0."""
         for shard in self.shards:
             shard.zero_grad()
+        for router in self.routers.values():
+            router.forget()
 
     def not_finite(self) -> list[str]:
         """Names of the parameters with an infinite gradient or NaN in this rank's shards."""

@@ -23,7 +23,17 @@ from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Layout, Model, Steps, check_trained
 from minitrain.context_parallel.full import parallelize as context_parallel
-from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
+from minitrain.mixture_of_experts import (
+    BiasBalanced,
+    ExpertChoice,
+    GShard,
+    MoELayer,
+    NoisyTopK,
+    Router,
+    Switch,
+    TopK,
+    all_to_all,
+)
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
 from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
@@ -44,6 +54,8 @@ ROUTERS: dict[str, type[Router]] = {
     "gshard": GShard,
     "switch": Switch,
     "expert_choice": ExpertChoice,
+    "top_k": TopK,
+    "bias_balanced": BiasBalanced,
 }
 # What parameters begin in. 16 bits are rounded from float32, which the optimizer goes on with.
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32, "float16": torch.float32}
@@ -67,6 +79,13 @@ class Part:
     @property
     def experts(self) -> set[str]:
         return {name for name in self.parameters if ".mlp.experts." in name}
+
+    @property
+    def routers(self) -> dict[str, BiasBalanced]:
+        """The routers that keep a bias, by their names on one device."""
+        layers = [pair for stage in self.stages for pair in zip(stage.names, stage, strict=True)]
+        parts = [(f"{name}.{rest}", part) for name, layer in layers for rest, part in layer.named_modules()]
+        return {name: part for name, part in parts if isinstance(part, BiasBalanced)}
 
     def holders(self, name: str) -> list[int]:
         """The pipeline ranks that hold a copy of the parameter, where there are several."""
@@ -183,6 +202,8 @@ def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torc
             made = initial_value(name, part.shapes[name], model, steps.seed).to(device)
             parameter.copy_(piece_of(made, parameter, axes.tp))
             del made  # or it would still be held while the next one is made
+        for router in part.routers.values():
+            router.reset_bias()
     for stage in part.stages:
         stage.to(DTYPES[steps.dtype])
 

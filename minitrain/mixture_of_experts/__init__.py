@@ -2,8 +2,9 @@
 
 Four routers, each a file with one function `route`: `noisy_top_k`, `gshard`, `switch` let tokens choose experts,
 `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts the
-experts on different ranks. Four more have a small form only: `bias_balanced` routes without an auxiliary loss, `z_loss`
-keeps logits small, `dropless` is a layer without a capacity, `shared_experts` adds experts for every token.
+experts on different ranks. `bias_balanced` is a router without an auxiliary loss. Three more have a small form only:
+`z_loss` keeps logits small, `dropless` is a layer without a capacity, `shared_experts` adds experts for every token.
+One router has a full form only, `TopK`, whose idea is `noisy_top_k` without the noise.
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
@@ -17,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitrain.mixture_of_experts.full.bias_balanced import BiasBalanced
     from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
     from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel
     from minitrain.mixture_of_experts.full.gshard import GShard
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from minitrain.mixture_of_experts.full.router import Router
     from minitrain.mixture_of_experts.full.routing import Routing
     from minitrain.mixture_of_experts.full.switch import Switch
+    from minitrain.mixture_of_experts.full.top_k import TopK
 
 _HOME = {
+    "BiasBalanced": "full.bias_balanced",
     "ExpertChoice": "full.expert_choice",
     "ExpertParallel": "full.expert_parallel",
     "GShard": "full.gshard",
@@ -35,8 +39,20 @@ _HOME = {
     "Router": "full.router",
     "Routing": "full.routing",
     "Switch": "full.switch",
+    "TopK": "full.top_k",
 }
-__all__ = ["ExpertChoice", "ExpertParallel", "GShard", "MoELayer", "NoisyTopK", "Router", "Routing", "Switch"]
+__all__ = [
+    "BiasBalanced",
+    "ExpertChoice",
+    "ExpertParallel",
+    "GShard",
+    "MoELayer",
+    "NoisyTopK",
+    "Router",
+    "Routing",
+    "Switch",
+    "TopK",
+]
 
 
 def __getattr__(name: str) -> Any:

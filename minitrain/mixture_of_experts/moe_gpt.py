@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +32,15 @@ def replace_mlps(
     every: int = 2,
     seed: int = 0,
     riding_loss: float | None = None,
+    first: int = 0,
+    expert_hidden: int | None = None,
+    shared: int = 0,
 ) -> list[MoELayer]:
     """Replace the feed-forward layer of every second block, in place. Lepikhin et al. 2020, §2.1.
 
     Each expert has the form of the layer that it replaces, and initial weights of its own, which depend on its name and
-    `seed` alone.
+    `seed` alone. Today's models have experts in nearly every block, narrower than the MLPs of the others, and perhaps
+    one that all tokens share (Dai et al. 2024, "DeepSeekMoE", §3).
 
     Args:
         gpt: The model, on the device and in the dtype in which it will train.
@@ -45,30 +50,36 @@ def replace_mlps(
         every: Blocks from one mixture to the next: 1 replaces all; 2 the second, fourth, … .
         seed: Of the initial weights; any integer.
         riding_loss: As for `MoELayer`.
+        first: So many blocks at the beginning keep their layer; `every` counts those after them.
+        expert_hidden: Width inside an expert; None: that of the replaced layer.
+        shared: The shared expert is as wide as so many of the others; 0: there is none.
 
     Returns:
         The mixtures, in the model's order.
 
     Raises:
-        ValueError: `every` leaves no block to replace, or a router's width is not the model's.
+        ValueError: `every` and `first` leave no block to replace, or a router's width is not the model's.
     """
-    config = gpt.config
-    if not 1 <= every <= config.layers:
-        raise ValueError(f"every={every} replaces none of {config.layers} blocks; use 1 to {config.layers}")
+    config, left = gpt.config, gpt.config.layers - first
+    if not 1 <= every <= left:
+        raise ValueError(f"every={every} replaces none of {left} blocks; use 1 to {left}")
+    hidden = expert_hidden or config.mlp_hidden or 4 * config.hidden
     mixtures = []
-    for number in range(every - 1, config.layers, every):
+    for number in range(first + every - 1, config.layers, every):
         router = make_router(number)
         if router.hidden != config.hidden:
             raise ValueError(f"a router for hidden={router.hidden} does not fit the model's hidden={config.hidden}")
         router.reset_parameters(router_generator(number, seed))
-        experts: list[nn.Module] = [MLP(config) for _ in range(router.experts)]
+        experts: list[nn.Module] = [MLP(replace(config, mlp_hidden=hidden)) for _ in range(router.experts)]
+        # Several shared experts in one: their hidden units next to each other, and their sum as its output.
+        common = MLP(replace(config, mlp_hidden=shared * hidden)) if shared else None
         with torch.no_grad():
-            for place, expert in enumerate(experts):
+            for place, expert in [*enumerate(experts), *([("shared", common)] if common else [])]:
                 for name, parameter in expert.named_parameters():
                     if not parameter.is_meta:
                         parameter.copy_(expert_weight(number, place, name, parameter.shape, config.layers, seed))
         weight = gpt.head.weight
-        mixture = MoELayer(router, experts, compute, riding_loss).to(weight.device, weight.dtype)
+        mixture = MoELayer(router, experts, compute, riding_loss, common).to(weight.device, weight.dtype)
         gpt.blocks[number].mlp = mixture
         mixtures.append(mixture)
     return mixtures
@@ -80,8 +91,11 @@ def router_generator(block: int, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
 
 
-def expert_weight(block: int, expert: int, name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
-    """The initial value of one parameter of one expert, such as "up.weight"; as `models.gpt.initial_weight`."""
+def expert_weight(block: int, expert: int | str, name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
+    """The initial value of one parameter of one expert, such as "up.weight"; as `models.gpt.initial_weight`.
+
+    The expert is a number, or "shared".
+    """
     # It ends as that of the layer that the expert replaces, and so gets the same deviation.
     return initial_weight(f"blocks.{block}.experts.{expert}.mlp.{name}", shape, layers, seed)
 

@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
+import pytest
 import torch
 
-from minitrain.mixture_of_experts import bias_balanced
-from tests.mixture_of_experts.plain import EXPERTS, HIDDEN, some_tokens
+from minitrain.comm.comm import Comm
+from minitrain.mixture_of_experts import BiasBalanced, MoELayer, bias_balanced
+from minitrain.mixture_of_experts.full.bias_balanced import update
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
+from minitrain.recomputation.full import early_stop, every_block
+from minitrain.recomputation.full.checkpoint import checkpoint
+from tests.mixture_of_experts.plain import (
+    EXPERTS,
+    GROUPS,
+    HIDDEN,
+    SIZE,
+    agrees,
+    order,
+    random_weights,
+    scores,
+    some_tokens,
+)
+
+BIAS = torch.tensor([0.4, -0.3, 0.0, 0.2], dtype=torch.float64)
+
+
+def make(**choices):
+    router = random_weights(BiasBalanced(HIDDEN, EXPERTS, **choices))
+    router.bias.copy_(BIAS)
+    return router
 
 
 def test_gradients_reach_the_router_and_not_the_bias():
@@ -15,3 +43,62 @@ def test_gradients_reach_the_router_and_not_the_bias():
     _, gates, _ = bias_balanced.route(x, weight, bias)
     found = torch.autograd.grad((gates[:, 0] * x[:, 0]).sum(), (weight, bias), allow_unused=True)
     assert found[0].abs().max() > 0 and found[1] is None
+    assert [name for name, _ in make().named_parameters()] == ["gate.weight"]
+
+
+def test_as_deepseek_v3_says():
+    """Equations 13 to 16 of "DeepSeek-V3", and the factor of its routed experts, token by token."""
+    router, x, entries, unbiased = make(choices=2, scale=2.5), some_tokens(), {}, 0
+    for i in range(GROUPS):
+        ranked = []
+        for s, token in enumerate(x[i * SIZE :][:SIZE].tolist()):
+            affinity = [1 / (1 + math.exp(-u)) for u in scores(token, router.gate.weight)]
+            best = order([a + b for a, b in zip(affinity, BIAS.tolist(), strict=True)])[:2]
+            unbiased += set(best) == set(order(affinity)[:2])
+            total = sum(affinity[e] for e in best)
+            ranked += [(k, s, e, 2.5 * affinity[e] / total) for k, e in enumerate(best)]
+        queue = sorted(ranked)  # first choices before second ones
+        for at, (_, s, e, gate) in enumerate(queue):
+            entries[s + i * SIZE, e] = (gate, sum(other == e for _, _, other, _ in queue[:at]))
+    assert unbiased < len(x)  # the bias has changed some choices
+    agrees(router.route(x, groups=GROUPS), entries, [0.0])
+
+
+def load_of_two_steps(world, sizes):
+    """Micro-batches of some sizes on each rank, twice; the biases of two layers, and the small form's."""
+    found = [BiasBalanced(HIDDEN, EXPERTS, layer=layer) for layer in range(2)]
+    small = [torch.zeros(EXPERTS) for _ in found]
+    for layer, router in enumerate(found):
+        random_weights(router, layer).float()
+    for step in range(2):
+        x = some_tokens(sum(sizes[world.rank]), 10 * step + world.rank).float()
+        for layer, router in enumerate(found):
+            chosen, _, _ = bias_balanced.route(x, router.gate.weight, small[layer])
+            bias_balanced.update(small[layer], chosen)
+            for part in x.split(sizes[world.rank]):
+                router.route(part)
+            router.eval().route(x)  # a look at held-out text does not count
+            router.train()
+        update(found, Comm())
+        assert not any(router.load.any() for router in found)
+    return [(router.bias.tolist(), mine.tolist()) for router, mine in zip(found, small, strict=True)]
+
+
+def test_bias_is_the_small_form_s_with_all_micro_batches_and_ranks(ranks):
+    first, second = ranks(2).run(load_of_two_steps, [[7, 2], [3, 5]])
+    assert first == second
+    assert all(found == small and any(found) for found, small in first)
+    assert first[0] != first[1]
+
+
+@pytest.mark.parametrize("again", (checkpoint, early_stop.checkpoint), ids=("ours", "early stop"))
+def test_recomputation_counts_once(again):
+    layer = MoELayer(make(), [MLP(GPTConfig(hidden=HIDDEN, heads=1)).double() for _ in range(EXPERTS)])
+    every_block.recompute([layer], partial(again))
+    for _ in range(2):  # two micro-batches
+        layer(some_tokens()[None].requires_grad_()).sum().backward()
+    assert layer.router.load.sum() == 2 * 2 * GROUPS * SIZE
+
+
+def test_16_bits_leave_the_bias_as_it_is():
+    assert make().bfloat16().bias.dtype == torch.float64

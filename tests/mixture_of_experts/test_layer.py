@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
+from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, NoisyTopK, Switch, TopK
 from minitrain.mixture_of_experts.full.compute import WAYS, fits_grouped_product, lay_side_by_side, stacked
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
 from minitrain.models.config import GPTConfig
@@ -16,7 +17,7 @@ from minitrain.models.gpt import MLP
 from minitrain.recomputation.full import every_block as full
 from tests.mixture_of_experts.plain import dense
 
-ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice)
+ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice, TopK)
 HIDDEN, EXPERTS = 6, 5
 
 
@@ -66,6 +67,54 @@ def test_it_is_the_weighted_sum_of_experts(router, way):
     expected = [y.detach(), z.grad, *(p.grad for p in plain.parameters())]
     for mine, its in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+
+
+def block_by_token(layer, x):
+    """Mixtral's block, or DeepSeek-V3's, for one token after the other; x is `[tokens, hidden]`.
+
+    "Mixtral of experts", §2.1: y = Σ Softmax(Top2(x · W_g))_i · SwiGLU_i(x). "DeepSeek-V3", equations 12 to 16: the
+    gates are sigmoids over their sum, the bias helps to choose, and a shared expert is added.
+    """
+
+    def swiglu(expert, token):
+        gate, up, down = expert.gate.weight, expert.up.weight, expert.down.weight
+        return down @ ((gate @ token) * (gate @ token).sigmoid() * (up @ token))
+
+    rows = []
+    for token in x:
+        logits = layer.router.gate.weight @ token
+        if isinstance(layer.router, TopK):
+            best = logits.topk(2).indices
+            gates = logits[best].softmax(0)
+        else:
+            best = (logits.sigmoid() + layer.router.bias).topk(2).indices
+            gates = 2.5 * logits[best].sigmoid() / logits[best].sigmoid().sum()
+        parts = [g * swiglu(layer.experts[str(e.item())], token) for e, g in zip(best, gates, strict=True)]
+        rows.append(sum(parts) + swiglu(layer.shared, token))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("router", ("mixtral", "deepseek-v3"))
+def test_today_s_blocks(router, way):
+    config = GPTConfig(hidden=HIDDEN, heads=1, mlp="swiglu", biases="none", mlp_hidden=8)
+    torch.manual_seed(0)
+    made = TopK(HIDDEN, EXPERTS) if router == "mixtral" else BiasBalanced(HIDDEN, EXPERTS, scale=2.5)
+    shared = MLP(replace(config, mlp_hidden=12))
+    layer = MoELayer(made, [MLP(config) for _ in range(EXPERTS)], way, shared=shared).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    if router == "deepseek-v3":
+        layer.router.bias.copy_(torch.tensor([0.3, -0.2, 0.0, 0.1, -0.4]))
+    results = []
+    for forward in (layer, lambda x: block_by_token(layer, x.flatten(0, 1)).view_as(x)):
+        layer.zero_grad()
+        x = sequences().requires_grad_()
+        y = forward(x)
+        y.sin().sum().backward()
+        results.append([y.detach(), x.grad, *(p.grad for p in layer.parameters())])
+    for mine, its in zip(*results, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-11)
 
 
 @pytest.mark.parametrize("way", WAYS)

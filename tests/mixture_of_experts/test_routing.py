@@ -10,10 +10,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.mixture_of_experts import (
+    BiasBalanced,
     ExpertChoice,
     GShard,
     NoisyTopK,
     Switch,
+    TopK,
+    bias_balanced,
     expert_choice,
     gshard,
     noisy_top_k,
@@ -39,6 +42,8 @@ ROUTERS = {
     "switch": lambda: Switch(HIDDEN, EXPERTS, jitter=0.1),
     "expert choice": lambda: ExpertChoice(HIDDEN, EXPERTS),
     "capped": lambda: ExpertChoice(HIDDEN, EXPERTS, most=2),
+    "top k": lambda: TopK(HIDDEN, EXPERTS),
+    "bias": lambda: BiasBalanced(HIDDEN, EXPERTS, scale=2.5),
 }
 NOISY = ("noisy top k", "gshard", "switch")
 routers = pytest.mark.parametrize("name", ROUTERS)
@@ -109,7 +114,9 @@ FORMS = {
     "gshard": GShard(7, 5, capacity_factor=0.7, loss_factor=0.3),
     "expert choice": ExpertChoice(7, 5, capacity_factor=2.0),
     "noisy top k": NoisyTopK(7, 5, choices=2, importance_factor=0.3, load_factor=0.7),
+    "bias": BiasBalanced(7, 5),
 }
+FORMS["bias"].bias.copy_(torch.tensor([0.3, -0.2, 0.0, 0.1, -0.4]))
 
 
 def small(name, x, *weights):
@@ -119,6 +126,8 @@ def small(name, x, *weights):
     if name == "noisy top k":
         noise = counter_rng.normal(FORMS[name].uniform(x[None], 5, "scores"))[0]
         return noisy_top_k.route(x, *weights, noise, 2, 0.3, 0.7)
+    if name == "bias":
+        return bias_balanced.route(x, *weights, FORMS[name].bias)
     return switch.route(x, *weights, 1.15, 0.3) if name == "switch" else expert_choice.route(x, *weights, 2.0)
 
 
@@ -202,6 +211,7 @@ def test_noise_needs_a_place():
 
 BAD = {
     "too many choices": (lambda x: NoisyTopK(HIDDEN, EXPERTS, choices=5), r"choices=5 .* at most experts=4"),
+    "no choice": (lambda x: BiasBalanced(HIDDEN, EXPERTS, choices=0), r"choices=0 must be at least 1"),
     "one expert for two": (lambda x: GShard(HIDDEN, 1), r"experts=1 is too few .* at least 2"),
     "no experts": (lambda x: Switch(HIDDEN, 0), r"experts=0 must be at least 1"),
     "too few tokens": (lambda x: ExpertChoice(HIDDEN, EXPERTS, capacity_factor=5), r"capacity_factor=5 .* at most 4"),

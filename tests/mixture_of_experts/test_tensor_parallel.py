@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Switch
+from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, MoELayer, NoisyTopK, Switch, TopK
 from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
@@ -16,11 +18,17 @@ from minitrain.models.gpt import MLP
 from minitrain.tensor_parallel.full.parallelize import piece_of
 
 ROUTERS = {"switch": Switch, "gshard": GShard, "noisy": NoisyTopK, "choice": ExpertChoice}
+# With gated experts without biases, and one that all tokens share.
+TODAY = {"top k": TopK, "bias": BiasBalanced}
 
 
 def layer(router: str, compute: str) -> MoELayer:
     torch.manual_seed(0)
-    made = MoELayer(ROUTERS[router](12, 5), [MLP(GPTConfig(hidden=12, heads=1)) for _ in range(5)], compute).double()
+    config = GPTConfig(hidden=12, heads=1)
+    if today := router in TODAY:
+        config = replace(config, mlp="swiglu", biases="none", mlp_hidden=9)
+    experts, shared = [MLP(config) for _ in range(5)], MLP(config) if today else None
+    made = MoELayer((ROUTERS | TODAY)[router](12, 5), experts, compute, shared=shared).double()
     for parameter in made.parameters():  # biases, too, which begin with zeros
         nn.init.normal_(parameter, std=0.3)
     return made
@@ -59,14 +67,14 @@ def test_a_layer_is_that_of_one_device(ranks, compute):
     ranks(3).run(compare, "gshard", compute, False)
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", ROUTERS | TODAY)
 @pytest.mark.parametrize("sequence", (False, True))
 def test_with_every_router(ranks, router, sequence):
     ranks(3).run(compare, router, "grouped", sequence)
 
 
-def sent(world) -> None:
-    mine = layer("choice", "loop")
+def sent(world, router) -> None:
+    mine = layer(router, "loop")
     cut(mine, Comm())
     with Ledger() as ledger:
         step(mine)
@@ -77,8 +85,9 @@ def sent(world) -> None:
     assert ledger.payload("all_reduce") == 8 * (2 * tokens * 12 + rows)
 
 
-def test_three_sums_however_many_experts(ranks):
-    ranks(2).run(sent)
+@pytest.mark.parametrize("router", ("choice", "top k"))
+def test_three_sums_however_many_experts(ranks, router):
+    ranks(3).run(sent, router)
 
 
 def refused(world) -> None:
@@ -86,7 +95,7 @@ def refused(world) -> None:
     with pytest.raises(ValueError, match="experts of class Linear cannot be cut by tensor parallelism; use gpt.MLP"):
         cut(other, Comm())
     narrow = MoELayer(Switch(1, 1), [MLP(GPTConfig(hidden=1, heads=1))])
-    with pytest.raises(ValueError, match="4·hidden=4 "):
+    with pytest.raises(ValueError, match="expert_hidden=4 "):
         cut(narrow, Comm())
     assert narrow.tensor is None and type(next(iter(narrow.experts.values()))) is MLP
 

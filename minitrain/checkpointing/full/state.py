@@ -24,6 +24,8 @@ from minitrain.zero.full.flat_shards import FlatShard
 def state_of(part: Part, gradients: Gradients) -> State:
     """This rank's part of the state: "model.<name>" and, for each of the optimizer's, "optimizer.<state>.<name>".
 
+    "model.<name>" is a parameter, or the bias by which a router balances its experts.
+
     The shards are the training's own memory: to be written from, or read into and then announced by `refresh`.
     """
     gradients.wait()  # a shard is part of what may still be on its way
@@ -43,6 +45,11 @@ def state_of(part: Part, gradients: Gradients) -> State:
             for kind, of_each in shard.optimizer.state[line.master].items():
                 if isinstance(of_each, dict):
                     _add_whole(state, f"optimizer.{kind}", part, gradients, line, of_each)
+    place = gradients.axes.place
+    for name, router in gradients.routers.items():
+        # A bias is the same on all ranks that have its layer, and the first of them writes it.
+        bias, writes = router.bias, place["tp"] == place["dp·cp"] == 0
+        state[f"model.{name}.bias"] = ShardedTensor(tuple(bias.shape), bias.dtype, [Shard(bias, (0,))], writes)
     return state
 
 

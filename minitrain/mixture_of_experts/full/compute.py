@@ -54,14 +54,11 @@ def grouped(
     """Rows sorted by expert, and one product over all of them. Experts are `models.gpt.MLP`; else as `loop`."""
     order = expert.argsort(stable=True)
     counts = counted(expert, len(experts))
-    up, down = stacked(experts, "up"), stacked(experts, "down")
     sorted_rows, slot = rows.index_select(0, order), order.argsort()
     # Only the kernel for 16 bits wants this room.
     if rows.is_cuda and rows.element_size() == 2:
         sorted_rows, slot, counts = with_room(sorted_rows, slot, counts)
-    wide = grouped_linear(sorted_rows, *up, counts)  # [routes, 4·hidden]
-    y = grouped_linear(F.gelu(wide, approximate="tanh"), *down, counts)
-    return y.index_select(0, slot)
+    return mlps(experts, sorted_rows, lambda x, *layer: grouped_linear(x, *layer, counts)).index_select(0, slot)
 
 
 def with_room(
@@ -99,10 +96,21 @@ def padded(
     slot = expert * places + place
     # Empty places are multiplied, too, so they must not hold a NaN.
     batch = rows.new_zeros(len(experts) * places, rows.shape[1]).index_copy(0, slot, rows)
-    (up, up_bias), (down, down_bias) = stacked(experts, "up"), stacked(experts, "down")
-    wide = torch.baddbmm(up_bias[:, None], batch.view(len(experts), places, -1), up.mT)  # [experts, places, 4·hidden]
-    y = torch.baddbmm(down_bias[:, None], F.gelu(wide, approximate="tanh"), down.mT)
-    return y.flatten(0, 1).index_select(0, slot)
+
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+
+    return mlps(experts, batch.view(len(experts), places, -1), linear).flatten(0, 1).index_select(0, slot)
+
+
+def mlps(experts: Sequence[Any], x: Tensor, linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
+    """The forward of `models.gpt.MLP`, of all experts at once; `linear` multiplies by weights that are stacked."""
+    wide = linear(x, *stacked(experts, "up"))
+    if experts[0].gate is None:
+        wide = F.gelu(wide, approximate="tanh")
+    else:
+        wide = F.silu(linear(x, *stacked(experts, "gate"))) * wide
+    return linear(wide, *stacked(experts, "down"))
 
 
 WAYS: dict[Way, Compute] = {"loop": loop, "grouped": grouped, "padded": padded}
@@ -111,16 +119,17 @@ WAYS: dict[Way, Compute] = {"loop": loop, "grouped": grouped, "padded": padded}
 def grouped_linear(
     x: Float[Tensor, "routes inputs"],
     weight: Float[Tensor, "experts outputs inputs"],
-    bias: Float[Tensor, "experts outputs"],
+    bias: Float[Tensor, "experts outputs"] | None,
     counts: Int[Tensor, " experts"],
 ) -> Float[Tensor, "routes outputs"]:
     """x sorted by expert; the first counts[0] rows times expert 0's weight, and so on."""
-    # With `output_size` it need not wait for the GPU.
-    bias = bias.repeat_interleave(counts, dim=0, output_size=len(x))
     if fits_grouped_product(x, weight):
-        return F.grouped_mm(x, weight.mT, offs=counts.cumsum(0, dtype=torch.int32)) + bias
-    products = [part @ matrix.t() for part, matrix in zip(x.split(counts.tolist()), weight, strict=True)]
-    return torch.cat(products) + bias
+        y = F.grouped_mm(x, weight.mT, offs=counts.cumsum(0, dtype=torch.int32))
+    else:
+        parts = x.split(counts.tolist())
+        y = torch.cat([part @ matrix.t() for part, matrix in zip(parts, weight, strict=True)])
+    # With `output_size` it need not wait for the GPU.
+    return y if bias is None else y + bias.repeat_interleave(counts, dim=0, output_size=len(x))
 
 
 def fits_grouped_product(x: Float[Tensor, "routes inputs"], weight: Float[Tensor, "experts outputs inputs"]) -> bool:
@@ -141,10 +150,13 @@ def check_stackable(experts: Sequence[nn.Module], way: Way) -> None:
             raise ValueError(f"compute={way!r} needs experts of one size, but expert {number} differs; use 'loop'")
 
 
-def stacked(experts: Sequence[nn.Module], name: str) -> tuple[Tensor, Tensor]:
-    """Weights [experts, outputs, inputs] and biases [experts, outputs] of the experts' layer `name`."""
+def stacked(experts: Sequence[nn.Module], name: str) -> tuple[Tensor, Tensor | None]:
+    """Weights [experts, outputs, inputs] and biases [experts, outputs], if there are some, of the layer `name`."""
     layers = [getattr(expert, name) for expert in experts]
-    weight, bias = (_Stack.apply(*(getattr(layer, part) for layer in layers)) for part in ("weight", "bias"))
+    weight = _Stack.apply(*(layer.weight for layer in layers))
+    if layers[0].bias is None:
+        return weight, None
+    bias = _Stack.apply(*(layer.bias for layer in layers))
     if name == "down" and not getattr(experts[0], "adds_bias", True):
         bias = bias - bias.detach()  # zeros with a gradient: another tensor-parallel rank adds it
     return weight, bias

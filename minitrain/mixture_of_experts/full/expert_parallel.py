@@ -106,7 +106,7 @@ class ExpertParallelLayer(MoELayer):
     ) -> None:
         every = list(layer.experts.values())
         # As a loop at first: with another way all experts would be laid side by side, those that leave as well.
-        super().__init__(layer.router, every, "loop", layer.riding_loss)
+        super().__init__(layer.router, every, "loop", layer.riding_loss, layer.shared)
         ranks = dist.get_world_size(groups.experts)
         self.held = [experts_of(rank, len(every), ranks) for rank in range(ranks)]
         own = self.held[dist.get_rank(groups.experts)]

@@ -56,7 +56,7 @@ class GShard(Router):
         # Before chance and capacity, as in the paper: a token that loses one expert keeps the other's share as it is.
         weight = best / best.sum(-1, keepdim=True)  # g₁/(g₁ + g₂), g₂/(g₁ + g₂)
 
-        counted, mean = fractions(expert[..., 0], gates)  # c_e/S, of first choices, and m_e
+        counted, mean = fractions(expert[..., :1], gates)  # c_e/S, of first choices, and m_e
         losses = self.loss_factor * (counted * mean).mean(-1)  # 1/E · Σ_e c_e/S · m_e
 
         chosen = torch.ones_like(expert, dtype=torch.bool)

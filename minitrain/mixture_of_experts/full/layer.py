@@ -38,6 +38,7 @@ class MoELayer(nn.Module):
         riding_loss: None: `auxiliary_loss` is for the caller to add. A number: backward through this layer's output
             also goes through the auxiliary loss, times this number. Where a layer is recomputed in backward, or is not
             on the loss's pipeline stage, this is the only way.
+        shared: An expert that all tokens go through, without a gate (Dai et al. 2024, §3.2), in addition to the chosen.
 
     Attributes:
         routing: The choices of the router in the last forward; its `load()` is for plots. It has no graph if the loss
@@ -51,7 +52,12 @@ class MoELayer(nn.Module):
     """
 
     def __init__(
-        self, router: Router, experts: Sequence[nn.Module], compute: Way = "loop", riding_loss: float | None = None
+        self,
+        router: Router,
+        experts: Sequence[nn.Module],
+        compute: Way = "loop",
+        riding_loss: float | None = None,
+        shared: nn.Module | None = None,
     ):
         super().__init__()
         if len(experts) != router.experts:
@@ -61,6 +67,7 @@ class MoELayer(nn.Module):
         self.router, self.compute, self.riding_loss = router, compute, riding_loss
         # By number, so that a parameter has one name, whichever rank holds it.
         self.experts = nn.ModuleDict({str(number): expert for number, expert in enumerate(experts)})
+        self.shared = shared
         self.routing: Routing | None = None
         self.tensor: Comm | None = None
         self.sequence = False
@@ -72,8 +79,13 @@ class MoELayer(nn.Module):
             x = gather_from_sequence(x, self.tensor)  # a router sees whole sequences, as on one device
         tokens = x.reshape(-1, x.shape[-1])
         self.routing = routing = self.route(self._for_router(tokens), math.prod(x.shape[:-2]))
+        if self.tensor is not None and not self.sequence:
+            tokens = copy_to_parallel(tokens, self.tensor)  # backward adds up what the ranks' hidden units ask for
         rows = self.compute_experts(self.dispatch(tokens, routing), routing)
-        y = self._completed(self.combine(rows, routing).view(x.shape))
+        y = self.combine(rows, routing)
+        if self.shared is not None:
+            y = y + self.shared(tokens)  # before the sum over tensor-parallel ranks, which then serves both
+        y = self._completed(y.view(x.shape))
         if self.riding_loss is None:
             return y
         self.routing = routing.detached()  # its loss is not added, and the graph need not wait for that
@@ -85,8 +97,6 @@ class MoELayer(nn.Module):
 
     def dispatch(self, tokens: Float[Tensor, "tokens hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
         """A row for each route: a token once for each of its experts, and no row for what was dropped."""
-        if self.tensor is not None and not self.sequence:
-            tokens = copy_to_parallel(tokens, self.tensor)  # backward adds up what the ranks' hidden units ask for
         return tokens.index_select(0, routing.token)
 
     def compute_experts(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:

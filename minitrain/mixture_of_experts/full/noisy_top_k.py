@@ -4,7 +4,7 @@ Open `mixture_of_experts/full/router.py` first.
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
 all tokens that choose it, so the size of buffers changes from step to step.
-Without noise it is also called top-k routing with softmax after top-k (Mixtral).
+Without noise it chooses as `minitrain.mixture_of_experts.full.top_k`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.router import Router, check_choices
 from minitrain.mixture_of_experts.full.routing import Routing
 from minitrain.models.counter_rng import normal
 
@@ -48,8 +48,7 @@ class NoisyTopK(Router):
         layer: int = 0,
     ):
         super().__init__(hidden, experts, layer=layer)
-        if not 1 <= choices <= experts:
-            raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
+        check_choices(choices, experts)
         self.choices, self.importance_factor, self.load_factor = choices, importance_factor, load_factor
         self.noise_gate = nn.Linear(hidden, experts, bias=False)
         # Again: when the base class did it, the noise gate did not exist.

@@ -202,13 +202,19 @@ def refuse(wrong: int, scores: Float[Tensor, "groups size columns"]) -> None:
         )
 
 
+def check_choices(choices: int, experts: int) -> None:
+    """Refuse more experts of a token than there are, or none."""
+    if not 1 <= choices <= experts:
+        raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
+
+
 def fractions(
-    expert: Int[Tensor, "groups size"], probability: Float[Tensor, "groups size experts"]
+    expert: Int[Tensor, "groups size choices"], probability: Float[Tensor, "groups size experts"]
 ) -> tuple[Float[Tensor, "groups experts"], Float[Tensor, "groups experts"]]:
     """The part of a group's tokens that chose each expert, and the mean of their probabilities for it.
 
     A part is a count and has no gradient; the mean has one, so a loss uses it as well. Overflowing choices count.
     """
     size = max(expert.shape[1], 1)
-    counts = F.one_hot(expert, probability.shape[-1]).sum(1)
+    counts = F.one_hot(expert, probability.shape[-1]).sum((1, 2))
     return counts.to(probability.dtype) / size, probability.sum(1) / size

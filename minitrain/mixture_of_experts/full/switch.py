@@ -67,7 +67,7 @@ class Switch(Router):
         # The weight is the probability and not 1, because only through it does the router get a gradient.
         weight, expert = probability.max(-1, keepdim=True)  # [groups, size, 1]
 
-        f, p = fractions(expert[..., 0], probability)
+        f, p = fractions(expert, probability)
         losses = self.loss_factor * self.experts * (f * p).sum(-1)  # α · E · Σ_i f_i · P_i
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None)
         return self.to_routing(x, expert, weight, losses, scores=scores, capacity=capacity)

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from minitrain.comm.comm import Comm
+from minitrain.mixture_of_experts.full.compute import mlps
 from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.models import gpt
 from minitrain.tensor_parallel.full.checks import check_split
@@ -33,26 +34,26 @@ class PartialMLP(gpt.MLP):
     def __init__(self, mlp: gpt.MLP, comm: Comm):
         # Not MLP's own, which would make both matrices in full.
         nn.Module.__init__(self)
-        check_split("4·hidden", mlp.up.out_features, comm.ranks)
+        check_split("expert_hidden", mlp.up.out_features, comm.ranks)
         # They hold the pieces, and know how they are cut. Their own messages are not needed here.
         self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
+        self.gate = mlp.gate and ColumnParallelLinear.from_linear(mlp.gate, comm)  # type: ignore[bad-assignment]
         self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         # In the sum the last bias has to be once, but every rank holds it, and needs the whole gradient of it.
-        self.gate, self.adds_bias = None, self.down.rank == 0
+        self.adds_bias = self.down.rank == 0
         self.train(mlp.training)
 
     def forward(self, x: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows hidden"]:
         """This rank's partial sum; x is the same on all ranks."""
-        wide = F.gelu(F.linear(x, self.up.weight, self.up.bias), approximate="tanh")  # [rows, 4·hidden/t]
-        bias = self.down.bias if self.adds_bias else self.down.bias - self.down.bias.detach()
-        return F.linear(wide, self.down.weight, bias)
+        return mlps([self], x, lambda x, weight, bias: F.linear(x, weight[0], None if bias is None else bias[0]))
 
 
 def cut(layer: MoELayer, comm: Comm, sequence: bool = False) -> None:
     """Change a mixture, in place, so that each rank holds and computes its part of every expert. No tensor is sent.
 
     Args:
-        layer: The same on all ranks, which afterwards give it the same tokens. Its experts are `gpt.MLP`s.
+        layer: The same on all ranks, which afterwards give it the same tokens. Its experts are `gpt.MLP`s, also the
+            one that all tokens share, which is cut in the same way.
         comm: The tensor-parallel ranks.
         sequence: They divide each sequence outside of the layer (sequence parallelism). It gathers the tokens, so that
             choices and slots are those of whole sequences, and scatters the sums.
@@ -61,11 +62,12 @@ def cut(layer: MoELayer, comm: Comm, sequence: bool = False) -> None:
         ValueError: Before anything is changed: an expert is of another class, or its hidden units do not divide by the
             ranks.
     """
-    whole = {number: expert for number, expert in layer.experts.items() if type(expert) is gpt.MLP}
-    if others := sorted({type(layer.experts[number]).__name__ for number in layer.experts.keys() - whole.keys()}):
+    every = [*layer.experts.values(), *([layer.shared] if layer.shared is not None else [])]
+    if others := sorted({type(expert).__name__ for expert in every if type(expert) is not gpt.MLP}):
         raise ValueError(f"experts of class {', '.join(others)} cannot be cut by tensor parallelism; use gpt.MLP")
     # All are made before one is exchanged, so that a refusal leaves the layer as it was.
-    made = {number: PartialMLP(expert, comm) for number, expert in whole.items()}
-    layer.experts.update(made)
+    made = [PartialMLP(expert, comm) for expert in every]
+    layer.experts.update(zip(layer.experts, made, strict=False))
+    layer.shared = layer.shared and made[-1]
     layer.tensor, layer.sequence = comm, sequence
     layer.prepare()
