@@ -14,6 +14,8 @@ Also called meta-device or deferred initialization, fake tensors; `init_device_m
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -133,18 +135,30 @@ def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = nativ
 
 
 def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:
-    """Replace every second block's MLP, if the model has experts.
+    """Replace the MLPs of some blocks, if the model has experts.
 
     After tensor parallelism, which would also cut the experts, each with messages of its own.
     """
-    sizes = model.sizes
-    if sizes.experts:
-        router = ROUTERS[model.router]
+    if model.sizes.experts:
         with torch.device("meta"):
             # Each micro-batch's loss is divided by their number, and so is the routers' loss that rides along.
-            replace_mlps(
-                gpt, lambda block: router(sizes.hidden, sizes.experts, layer=block), riding_loss=1 / microbatches
-            )
+            replace_mlps(gpt, **mixtures(model), riding_loss=1 / microbatches)
+
+
+def mixtures(model: Model) -> dict[str, Any]:
+    """The arguments of `replace_mlps`: which blocks have experts, of what width, and how they are chosen."""
+    sizes = model.sizes
+    blocks = {"every": sizes.mixture_every, "first": sizes.dense_first}
+    widths = {"expert_hidden": sizes.expert_hidden, "shared": sizes.shared_experts}
+    return {"make_router": partial(make_router, model), **blocks, **widths}
+
+
+def make_router(model: Model, block: int) -> Router:
+    """The router of a block."""
+    sizes = model.sizes
+    # Without a number, the router's own.
+    choices = {"choices": sizes.experts_per_token} if sizes.experts_per_token else {}
+    return ROUTERS[model.router](sizes.hidden, sizes.experts, layer=block, **choices)
 
 
 def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
@@ -238,13 +252,15 @@ def _give_memory(module: nn.Module, device: torch.device) -> None:
 def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tensor:
     """The whole initial value of a parameter of the GPT, with experts or without; the same on every rank."""
     layers = model.sizes.layers
+    if ".mlp.shared." in name:
+        name = name.replace("mlp.shared", "mlp.experts.shared")
     if ".mlp.experts." in name:
         block, _, _, expert, rest = name.removeprefix("blocks.").split(".", 4)
-        return expert_weight(int(block), int(expert), rest, shape, layers, seed)
+        return expert_weight(int(block), expert, rest, shape, layers, seed)
     if ".mlp.router." in name:
         block, _, _, rest = name.removeprefix("blocks.").split(".", 3)
         # A small one, made for its own rule of initial weights.
-        router = ROUTERS[model.router](model.sizes.hidden, model.sizes.experts, layer=int(block))
+        router = make_router(model, int(block))
         router.reset_parameters(router_generator(int(block), seed))
         return router.get_parameter(rest).detach()
     return initial_weight(name, shape, layers, seed)

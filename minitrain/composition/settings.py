@@ -29,7 +29,7 @@ PositionsKind = Literal["learned", "rope"]
 NormName = Literal["layer", "rms"]
 MLPName = Literal["gelu", "swiglu"]
 BiasesName = Literal["all", "qkv", "none"]
-RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
+RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice", "top_k", "bias_balanced"]
 ContextMode = Literal["ring", "zigzag", "ulysses", "gather"]
 
 
@@ -404,19 +404,18 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
 
 
 def check_trained(model: Model) -> None:
-    """Find what of a model can be planned but not trained so far.
+    """Find what of a model can be planned but not trained.
 
     Raises:
         ValueError: Names it.
     """
     sizes = model.sizes
-    trained = {"mlp": "gelu", "biases": "all", "expert_hidden": sizes.mlp_hidden}
-    names = ("experts_per_token", "shared_experts", "mixture_every", "dense_first")
-    for name, value in (trained | {name: getattr(Sizes, name) for name in names}).items():
-        if sizes.experts and (asked := getattr(sizes, name)) != value:
-            raise ValueError(
-                f"{name}={asked} with experts can be planned, not trained so far; use --dry-run, or {name}={value}"
-            )
+    choosers = ("top_k", "bias_balanced", "noisy_top_k")
+    if sizes.experts and sizes.experts_per_token and model.router not in choosers:
+        raise ValueError(
+            f"experts_per_token={sizes.experts_per_token} with router={model.router!r} can be planned, not trained, as "
+            f"that router has a number of its own; use --dry-run, or one of {choosers}"
+        )
 
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
@@ -455,9 +454,10 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield f"ep={layout.ep} needs experts, and the model has none"
     if sizes.experts and sizes.experts < layout.ep:
         yield f"experts={sizes.experts} are fewer than ep={layout.ep}"
-    if sizes.experts and sizes.layers < sizes.mixture_every:
+    if sizes.experts and sizes.layers - sizes.dense_first < sizes.mixture_every:
         which = "second block" if sizes.mixture_every == 2 else f"block {sizes.mixture_every}"
-        yield f"layers={sizes.layers} has no {which} whose MLP experts could replace"
+        after = f" after dense_first={sizes.dense_first}" if sizes.dense_first else ""
+        yield f"layers={sizes.layers} has no {which}{after} whose MLP experts could replace"
     if steps.batch % (dp * layout.microbatches):
         yield f"batch={steps.batch} does not divide by dp={dp} · microbatches={layout.microbatches}"
     if layout.zero >= 2 and pp > 1:
@@ -602,6 +602,10 @@ def _check_model(model: Model) -> None:
             )
     if sizes.experts and not 1 <= (sizes.experts_per_token or 1) <= sizes.experts:
         raise ValueError(f"experts_per_token={sizes.experts_per_token} are more than experts={sizes.experts}")
+    for name in ("experts_per_token", "expert_hidden", "shared_experts", "mixture_every", "dense_first"):
+        # Not of a preset, of which `--experts 0` makes a dense model.
+        if not sizes.experts and getattr(model, name):
+            raise ValueError(f"{name}={getattr(model, name)} needs experts, and the model has none; add experts")
     if sizes.vocabulary < 256:
         raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
     if not 0 <= model.dropout < 1:

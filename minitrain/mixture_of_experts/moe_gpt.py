@@ -94,7 +94,7 @@ def router_generator(block: int, seed: int) -> torch.Generator:
 def expert_weight(block: int, expert: int | str, name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
     """The initial value of one parameter of one expert, such as "up.weight"; as `models.gpt.initial_weight`.
 
-    The expert is a number, or "shared".
+    The expert is its number, or "shared".
     """
     # It ends as that of the layer that the expert replaces, and so gets the same deviation.
     return initial_weight(f"blocks.{block}.experts.{expert}.mlp.{name}", shape, layers, seed)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.composition.gradients import gradient
-from minitrain.composition.model import DTYPES, ROUTERS, make_config
+from minitrain.composition.model import DTYPES, make_config, mixtures
 from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Report, Training
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.rows import most
+from minitrain.mixture_of_experts.full.bias_balanced import BiasBalanced
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
@@ -45,13 +46,12 @@ def samples_of(settings: Settings) -> Samples:
 
 
 def plain_model(settings: Settings) -> nn.Module:
-    """The reference GPT, experts in place of every second MLP if there are some."""
+    """The reference GPT, experts in place of some MLPs if there are some."""
     model, seed = settings.model, settings.steps.seed
     gpt = GPT(make_config(model), seed).to(DTYPES[settings.steps.dtype])
     place_dropout(gpt)
     if model.sizes.experts:
-        router = ROUTERS[model.router]
-        replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.sizes.experts, layer=block), seed=seed)
+        replace_mlps(gpt, **mixtures(model), seed=seed)
     return gpt
 
 
@@ -88,7 +88,10 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
             group["lr"] = rate
         reports.append(Report(loss.item(), norm.item(), rate))
         plain.step()
-    return OneDevice(reports, gradients, start, {name: p.detach() for name, p in model.named_parameters()})
+        for router in (part for part in model.modules() if isinstance(part, BiasBalanced)):
+            router.learn(router.load)
+    # With the biases of routers, which are no parameters.
+    return OneDevice(reports, gradients, start, {name: value.detach() for name, value in model.state_dict().items()})
 
 
 class Distance(NamedTuple):

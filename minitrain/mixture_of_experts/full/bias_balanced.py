@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitrain.comm.comm import Comm
@@ -93,6 +93,13 @@ class BiasBalanced(Router):
         self.forget()
 
     @torch.no_grad()
+    def learn(self, load: Int[Tensor, " experts"]) -> None:
+        """Change the bias after a step in which each expert had so many tokens of all ranks."""
+        # b ← b + u · sign(mean load − load); E times both sides, so that these are whole numbers.
+        self.bias += self.speed * (load.sum() - self.experts * load).sign()
+        self.forget()
+
+    @torch.no_grad()
     def forget(self) -> None:
         """Count from 0 again, as after a step that is left out."""
         self.load.zero_()
@@ -112,6 +119,4 @@ def update(routers: Sequence[BiasBalanced], comm: Comm) -> None:
     # Experts that are busy here may be idle elsewhere. Also, the biases must stay equal on all ranks.
     comm.all_reduce(load).wait()
     for router, of_all in zip(routers, load, strict=True):
-        # b ← b + u · sign(mean load − load); E times both sides, so that these are whole numbers.
-        router.bias += router.speed * (of_all.sum() - router.experts * of_all).sign()
-        router.forget()
+        router.learn(of_all)

@@ -22,6 +22,7 @@ from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 # Choices of a token and capacity factor of each router as it is made by default (chapter 12), and its matrices.
 _ROUTERS = {"noisy_top_k": (2, None, 2), "gshard": (2, 1.0, 1), "switch": (1, 1.25, 1), "expert_choice": (2, 1.0, 1)}
+_ROUTERS |= {"top_k": (2, None, 1), "bias_balanced": (2, None, 1)}
 _SIMULATED = 60_000  # actions of a schedule that are simulated within a fraction of a second
 
 
