@@ -414,14 +414,15 @@ def check_trained(model: Model) -> None:
         ValueError: Names it.
     """
     sizes = model.sizes
-    # What is trained; a name without a row may have any value.
-    trained = {"kv_heads": sizes.heads, "mlp_hidden": 4 * sizes.hidden, "expert_hidden": 4 * sizes.hidden}
-    trained |= {"head_size": sizes.hidden // sizes.heads}
-    names = ("mlp", "norm", "norm_eps", "biases", "qk_norm", "rope_factor")
-    names += ("latent", "experts_per_token", "shared_experts", "mixture_every", "dense_first", "router_bias")
+    if sizes.latent:
+        raise ValueError(f"the latent attention of preset={model.preset} can be planned, not trained; use --dry-run")
+    trained = {"mlp": "gelu", "biases": "all", "expert_hidden": sizes.mlp_hidden}
+    names = ("experts_per_token", "shared_experts", "mixture_every", "dense_first")
     for name, value in (trained | {name: getattr(Sizes, name) for name in names}).items():
-        if (asked := getattr(sizes, name)) != value:
-            raise ValueError(f"{name}={asked} can be planned, not trained so far; use --dry-run, or {name}={value}")
+        if sizes.experts and (asked := getattr(sizes, name)) != value:
+            raise ValueError(
+                f"{name}={asked} with experts can be planned, not trained so far; use --dry-run, or {name}={value}"
+            )
 
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
