@@ -19,7 +19,8 @@ from minitrain.composition.settings import Model, Settings, Sizes
 from minitrain.data.tokenizer import BYTES
 
 STAGED = ("positions", "rope_base", "rope_factor")
-SIZES = sorted((each.name for each in fields(Sizes)), key=lambda name: name in STAGED)
+# Without what only presets have.
+SIZES = sorted((each.name for each in fields(Sizes) if hasattr(Model, each.name)), key=lambda name: name in STAGED)
 STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
