@@ -132,7 +132,11 @@ def _run(row: dict[str, str]) -> Run:
     if vp > 1:
         layout = replace(layout, schedule="interleaved", chunks=min(vp, number("layers") // pp))
     sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
-    widths = {"kv_heads": number("kv_heads"), "inner": number("ffn"), "gated": row["mlp"] == "swiglu"}
+    widths = {
+        "kv_heads": number("kv_heads"),
+        "mlp_hidden": number("ffn"),
+        "mlp": "swiglu" if row["mlp"] == "swiglu" else "gelu",
+    }
     # Of the preset only the name is used: all sizes are given. With dropout, attention was written out.
     dropout = 0.1 if "dropout" in row["note"] else 0.0
     model = Model("175b", *sizes, dropout, row["tied"] == "True", positions_kind=row["positions"], **widths)  # type: ignore[arg-type]
