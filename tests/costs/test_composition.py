@@ -151,7 +151,9 @@ def test_a_token_uses_the_published_part_of_a_mixture(preset, active):
 
 def test_the_courses_seven_billion():
     shape = plan_time.shape_of(Model("7b"))
-    assert all(getattr(shape, name) == value for name, value in SEVEN_BILLION._asdict().items() if name in Shape._fields)
+    assert all(
+        getattr(shape, name) == value for name, value in SEVEN_BILLION._asdict().items() if name in Shape._fields
+    )
     assert costs.model_parameters(plan_time.shape_of(Model("13b"))) == memory.gpt_parameters(50257, 2048, 40, 5120)
 
 
