@@ -170,7 +170,7 @@ function calculate(root) {
     const wrong = problem(c)
     if (wrong) return result.replaceChildren(paragraph(wrong, "calculator-problem"))
 
-    const shape = { ...c, tied: true, gates: 1, learned: true }
+    const shape = { ...c, tied: true, gates: 1, learned: true, kv_heads: 0, inner: 0, gated: false }
     const item = c.dtype === "float32" ? 4 : 2
     const states = { adamw: 8, lars: 4, sgd: 0 }[c.optimizer] + (item < 4 ? 4 : 0)
     const sizes = { parameter: item, gradient: item, optimizer: states }
@@ -189,9 +189,10 @@ function calculate(root) {
     const fits = most <= usable
       ? `It fits on ${c.gpu} with ${short((machine.size - most) / 1e9)} GB free.`
       : `It does not fit: of ${short(limit)} GB, ${short(usable / 1e9)} can be used, since a tenth should stay free for what is not counted.`
-    const seconds = bar(shape, cut, sizes, machine, { ...fabric, per_node: c.node }, c.reached / 100)
+    const reached = { products: c.reached / 100, core: null, moved: 0, contended: 0 }
+    const seconds = bar(shape, cut, sizes, machine, { ...fabric, per_node: c.node }, reached)
     const step = seconds.compute + seconds.again + seconds.exposed + seconds.idle
-    const flops = stepFlops(c.batch, c.positions, c.hidden, c.layers, c.vocabulary)
+    const flops = stepFlops(c.batch, shape)
     const perSecond = (c.batch * c.positions) / step
     const days = (c.tokens * 1e9) / perSecond / 86400
     const [unit, scale] = step < 1 ? ["ms", 1e3] : ["s", 1]

@@ -56,7 +56,7 @@ class TorchStep:
     def __init__(self, world: World, settings: Settings, samples: Numbered):
         self.world, self.settings, self.samples = world, settings, samples
         layout, steps = settings.layout, settings.steps
-        assert not settings.model.tied
+        assert not settings.model.sizes.tied
         self.mesh = init_device_mesh(
             world.device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp")
         )

@@ -13,7 +13,7 @@ Also called meta-device or deferred initialization, fake tensors; `init_device_m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor, nn
@@ -80,14 +80,10 @@ def make_config(model: Model) -> GPTConfig:
     check_trained(model)
     # A fused kernel would draw masks of its own, different ones in every layout.
     attention = "plain" if model.dropout else "sdpa"
-    return GPTConfig(
-        **vars(model.sizes),
-        dropout=model.dropout,
-        tied=model.tied,
-        attention=attention,
-        positions_kind=model.positions_kind,
-        rope_base=model.rope_base,
-    )
+    # Of experts it knows nothing; `insert_experts` puts them in.
+    known = {each.name for each in fields(GPTConfig)}
+    sizes = {name: value for name, value in vars(model.sizes).items() if name in known}
+    return GPTConfig(**sizes, dropout=model.dropout, attention=attention)
 
 
 def make_schedule(axes: Axes) -> Schedule:
@@ -122,11 +118,14 @@ def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:
 
     After tensor parallelism, which would also cut the experts, each with messages of its own.
     """
-    if model.experts:
-        router, hidden = ROUTERS[model.router], model.sizes.hidden
+    sizes = model.sizes
+    if sizes.experts:
+        router = ROUTERS[model.router]
         with torch.device("meta"):
             # Each micro-batch's loss is divided by their number, and so is the routers' loss that rides along.
-            replace_mlps(gpt, lambda block: router(hidden, model.experts, layer=block), riding_loss=1 / microbatches)
+            replace_mlps(
+                gpt, lambda block: router(sizes.hidden, sizes.experts, layer=block), riding_loss=1 / microbatches
+            )
 
 
 def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
@@ -176,7 +175,7 @@ def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torc
     _give_memory(part.whole or nn.ModuleList(part.stages), device)
     for name, parameter in (pair for stage in part.stages for pair in stage.named_in_model()):
         # The last stage knows a tied weight by the head's name only.
-        part.parameters.setdefault(TABLE if name == TIED and model.tied else name, parameter)
+        part.parameters.setdefault(TABLE if name == TIED and model.sizes.tied else name, parameter)
     with torch.no_grad():
         for name, parameter in part.parameters.items():
             # Drawn on the CPU, whose numbers do not depend on the device of the training.
@@ -224,7 +223,7 @@ def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tens
     if ".mlp.router." in name:
         block, _, _, rest = name.removeprefix("blocks.").split(".", 3)
         # A small one, made for its own rule of initial weights.
-        router = ROUTERS[model.router](model.sizes.hidden, model.experts, layer=int(block))
+        router = ROUTERS[model.router](model.sizes.hidden, model.sizes.experts, layer=int(block))
         router.reset_parameters(router_generator(int(block), seed))
         return router.get_parameter(rest).detach()
     return initial_weight(name, shape, layers, seed)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Preset = Literal["tiny", "gpt2", "xl", "175b", "1t"]
+Preset = Literal[
+    "tiny", "gpt2", "xl", "175b", "1t", "7b", "13b", "llama-tiny", "8b", "70b", "405b", "qwen3-0.6b", "mixtral",
+    "deepseek-v3",
+]  # fmt: skip
 ScheduleName = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
@@ -23,17 +26,46 @@ SpikeAction = Literal["skip", "rewind", "stop"]
 DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 ReduceName = Literal["same", "float32", "bfloat16"]
 PositionsKind = Literal["learned", "rope"]
+NormName = Literal["layer", "rms"]
+MLPName = Literal["gelu", "swiglu"]
+BiasesName = Literal["all", "qkv", "none"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 ContextMode = Literal["ring", "zigzag", "ulysses", "gather"]
 
-# layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
-# Narayanan et al. 2021, table 1 (1t).
-_SIZES: dict[str, tuple[int, int, int, int, int]] = {
-    "tiny": (4, 128, 4, 64, 256),
-    "gpt2": (12, 768, 12, 1024, 50257),
-    "xl": (48, 1600, 25, 1024, 50257),
-    "175b": (96, 12288, 96, 2048, 50257),
-    "1t": (128, 25600, 160, 2048, 51200),
+
+def _sizes(layers: int, hidden: int, heads: int, positions: int, vocabulary: int, **others: Any) -> dict[str, Any]:
+    names = ("layers", "hidden", "heads", "positions", "vocabulary")
+    return dict(zip(names, (layers, hidden, heads, positions, vocabulary), strict=True)) | others
+
+
+_LLAMA = {"norm": "rms", "mlp": "swiglu", "biases": "none", "positions_kind": "rope", "tied": False}
+_LLAMA_3 = _LLAMA | {"kv_heads": 8, "rope_base": 5e5}
+# What is not here is as in GPT-2. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (7b, 13b, 175b; the
+# first two have 32 and 40 layers of 4096 and 5120); Narayanan et al. 2021, table 1 (1t); Grattafiori et al. 2024,
+# table 3 (8b, 70b, 405b); Yang et al. 2025, table 1 (qwen3-0.6b); Jiang et al. 2024, table 1 (mixtral); DeepSeek-AI
+# 2024, "DeepSeek-V3", §4.2. Where a paper leaves a size out, it is in the weights' config.json.
+_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": _sizes(4, 128, 4, 64, 256),
+    "gpt2": _sizes(12, 768, 12, 1024, 50257),
+    "xl": _sizes(48, 1600, 25, 1024, 50257),
+    "7b": _sizes(32, 4096, 32, 2048, 50257),
+    "13b": _sizes(40, 5120, 40, 2048, 50257),
+    "175b": _sizes(96, 12288, 96, 2048, 50257),
+    "1t": _sizes(128, 25600, 160, 2048, 51200),
+    "llama-tiny": _sizes(4, 128, 4, 64, 256, **_LLAMA, kv_heads=2, mlp_hidden=352),
+    "8b": _sizes(32, 4096, 32, 8192, 128256, **_LLAMA_3, mlp_hidden=14336),
+    "70b": _sizes(80, 8192, 64, 8192, 128256, **_LLAMA_3, mlp_hidden=28672),
+    "405b": _sizes(126, 16384, 128, 8192, 128256, **_LLAMA_3, mlp_hidden=53248),
+    "qwen3-0.6b": _LLAMA
+    | _sizes(28, 1024, 16, 8192, 151936, kv_heads=8, head_size=128, qk_norm=True, mlp_hidden=3072)
+    | {"tied": True, "rope_base": 1e6, "norm_eps": 1e-6},
+    "mixtral": _LLAMA
+    | _sizes(32, 4096, 32, 8192, 32000, kv_heads=8, mlp_hidden=14336, rope_base=1e6)
+    | {"experts": 8, "experts_per_token": 2, "mixture_every": 1},
+    "deepseek-v3": _LLAMA
+    | _sizes(61, 7168, 128, 4096, 129280, mlp_hidden=18432, norm_eps=1e-6)
+    | {"experts": 256, "experts_per_token": 8, "expert_hidden": 2048, "shared_experts": 1}
+    | {"mixture_every": 1, "dense_first": 3},
 }
 
 
@@ -51,24 +83,34 @@ class Model:
     """The GPT.
 
     Attributes:
-        preset: Sizes to begin with: tiny trains on two cores in two minutes; 175b and 1t are only for --dry-run.
-        layers: Blocks; None: the preset's, as for the next four.
+        preset: The model to begin with: tiny and llama-tiny train on two cores in two minutes.
+        layers: Blocks; None: the preset's, as for all that has no default here.
         hidden: Width of the residual stream.
         heads: Attention heads.
         positions: Tokens in a sequence.
         vocabulary: Different tokens; None: those of prepared data, otherwise the preset's. Bytes are 256.
         dropout: Probability of dropping an element. Above 0, attention is written out, since a fused kernel would drop
             other weights in every layout; that takes more memory.
-        tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
-        experts: Experts in place of every second block's MLP; 0: none.
+        tied: The head uses the weight of the token embedding; --tied False gives it one of its own.
+        experts: Experts in place of the MLPs of some blocks; 0: none.
         router: The rule by which experts are chosen.
         positions_kind: A learned row for each position, added to tokens; or rope, which has no table and rotates
             queries and keys, so that weights can be loaded into a run with longer sequences.
         rope_base: Of rope: a larger one rotates more slowly, for longer sequences.
-        kv_heads: Heads of keys and values, each shared by a group of queries; None: as many as heads. Planned and not
-            trained so far, as the next two: only for --dry-run.
-        inner: Width of the MLP; None: four times the model's.
-        gated: The MLP has a third matrix, whose product gates the first's (SwiGLU).
+        rope_factor: Of rope: slows slow rotations by so much more (Llama 3.1, from 8192 positions); 1: not.
+        kv_heads: Heads of keys and values, each shared by a group of queries.
+        head_size: Elements of a head; hidden / heads, unless the preset has another.
+        mlp: Two matrices with GELU between them; or swiglu, where a third one's product gates the first's.
+        mlp_hidden: Width inside the MLP; four times hidden, unless the preset has another.
+        norm: LayerNorm, or RMSNorm, which has no mean and no bias.
+        norm_eps: What a norm adds to the variance.
+        biases: Which products have them: all; only those of queries, keys and values; or none.
+        qk_norm: RMSNorm over each head's queries and keys.
+        experts_per_token: As many experts see a token; the router's own number, unless the preset has another.
+        expert_hidden: Width inside an expert; mlp_hidden, unless the preset has another.
+        shared_experts: Experts that see all tokens, as one of so many times the width.
+        mixture_every: Every so many blocks one has experts, the last of them.
+        dense_first: So many blocks at the beginning have none.
     """
 
     preset: Preset = "tiny"
@@ -78,31 +120,72 @@ class Model:
     positions: int | None = None
     vocabulary: int | None = None
     dropout: float = 0.0
-    tied: bool = True
-    experts: int = 0
+    tied: bool | None = None
+    experts: int | None = None
     router: RouterName = "switch"
-    positions_kind: PositionsKind = "learned"
-    rope_base: float = 10000.0
+    positions_kind: PositionsKind | None = None
+    rope_base: float | None = None
+    rope_factor: float | None = None
     kv_heads: int | None = None
-    inner: int | None = None
-    gated: bool = False
+    head_size: int | None = None
+    mlp: MLPName | None = None
+    mlp_hidden: int | None = None
+    norm: NormName | None = None
+    norm_eps: float | None = None
+    biases: BiasesName | None = None
+    qk_norm: bool | None = None
+    experts_per_token: int | None = None
+    expert_hidden: int | None = None
+    shared_experts: int | None = None
+    mixture_every: int | None = None
+    dense_first: int | None = None
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes, those of the preset unless others are given."""
-        preset = zip(("layers", "hidden", "heads", "positions", "vocabulary"), _SIZES[self.preset], strict=True)
-        return Sizes(**{name: size if getattr(self, name) is None else getattr(self, name) for name, size in preset})
+        """What the model is: the preset, with what is given in its place."""
+        given = {each.name: getattr(self, each.name, None) for each in fields(Sizes)}
+        return Sizes(**_PRESETS[self.preset] | {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a GPT."""
+    """A model without gaps, whatever of it a preset has given. The defaults are GPT-2's.
+
+    Attributes:
+        kv_heads: Never 0 here, but as many as heads; likewise the next three.
+        experts_per_token: None: the router's own number.
+    """
 
     layers: int
     hidden: int
     heads: int
     positions: int
     vocabulary: int
+    tied: bool = True
+    kv_heads: int = 0
+    head_size: int = 0
+    mlp_hidden: int = 0
+    expert_hidden: int = 0
+    mlp: MLPName = "gelu"
+    norm: NormName = "layer"
+    norm_eps: float = 1e-5
+    biases: BiasesName = "all"
+    qk_norm: bool = False
+    positions_kind: PositionsKind = "learned"
+    rope_base: float = 10000.0
+    rope_factor: float = 1.0
+    experts: int = 0
+    experts_per_token: int | None = None
+    shared_experts: int = 0
+    mixture_every: int = 2
+    dense_first: int = 0
+
+    def __post_init__(self) -> None:
+        widths = {"kv_heads": self.heads, "mlp_hidden": 4 * self.hidden}
+        widths["head_size"] = self.hidden // self.heads if self.heads else 0
+        widths["expert_hidden"] = self.mlp_hidden or widths["mlp_hidden"]
+        for name, value in widths.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
 
 
 @dataclass(frozen=True)
@@ -321,14 +404,20 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
 
 
 def check_trained(model: Model) -> None:
-    """Find options of a model that can be planned but not trained so far.
+    """Find what of a model can be planned but not trained so far.
 
     Raises:
-        ValueError: Names one.
+        ValueError: Names it.
     """
-    for name in ("kv_heads", "inner", "gated"):
-        if value := getattr(model, name):
-            raise ValueError(f"{name}={value} can be planned, not trained so far; use --dry-run, or leave it out")
+    sizes = model.sizes
+    # What is trained; a name without a row may have any value.
+    trained = {"kv_heads": sizes.heads, "mlp_hidden": 4 * sizes.hidden, "expert_hidden": 4 * sizes.hidden}
+    trained |= {"head_size": sizes.hidden // sizes.heads}
+    names = ("mlp", "norm", "norm_eps", "biases", "qk_norm", "rope_factor")
+    names += ("experts_per_token", "shared_experts", "mixture_every", "dense_first")
+    for name, value in (trained | {name: getattr(Sizes, name) for name in names}).items():
+        if (asked := getattr(sizes, name)) != value:
+            raise ValueError(f"{name}={asked} can be planned, not trained so far; use --dry-run, or {name}={value}")
 
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
@@ -344,10 +433,12 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield f"dp={dp} · pp={pp}{along_cp} · tp={tp} takes {layout.ranks} ranks, and there are {ranks}"
     if sizes.heads % tp:
         yield f"heads={sizes.heads} do not divide by tp={tp}"
-    if model.kv_heads and (model.kv_heads % tp or sizes.heads % model.kv_heads):
-        yield f"kv_heads={model.kv_heads} must divide by tp={tp}, and heads={sizes.heads} by kv_heads"
-    if model.inner and model.inner % tp:
-        yield f"inner={model.inner} does not divide by tp={tp}"
+    # Where ranks are more than key heads, several copy one, and each of these takes as many queries of it.
+    if sizes.kv_heads % tp and tp % sizes.kv_heads:
+        yield f"kv_heads={sizes.kv_heads} do not divide by tp={tp}, nor tp by them"
+    for name in ("mlp_hidden", *(["expert_hidden"] if sizes.experts else [])):
+        if getattr(sizes, name) % tp:
+            yield f"{name}={getattr(sizes, name)} does not divide by tp={tp}"
     if cp > 1:
         yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:
@@ -361,12 +452,13 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield f"microbatches={layout.microbatches} do not divide by pp={pp}, as interleaved needs"
     if dp % layout.ep:
         yield f"ep={layout.ep} does not divide dp={dp}"
-    if layout.ep > 1 and not model.experts:
+    if layout.ep > 1 and not sizes.experts:
         yield f"ep={layout.ep} needs experts, and the model has none"
-    if model.experts and model.experts < layout.ep:
-        yield f"experts={model.experts} are fewer than ep={layout.ep}"
-    if model.experts and sizes.layers < 2:
-        yield f"layers={sizes.layers} has no second block whose MLP experts could replace"
+    if sizes.experts and sizes.experts < layout.ep:
+        yield f"experts={sizes.experts} are fewer than ep={layout.ep}"
+    if sizes.experts and sizes.layers < sizes.mixture_every:
+        which = "second block" if sizes.mixture_every == 2 else f"block {sizes.mixture_every}"
+        yield f"layers={sizes.layers} has no {which} whose MLP experts could replace"
     if steps.batch % (dp * layout.microbatches):
         yield f"batch={steps.batch} does not divide by dp={dp} · microbatches={layout.microbatches}"
     if layout.zero >= 2 and pp > 1:
@@ -376,14 +468,14 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
             f"every micro-batch of every stage: about {_size(m * each)} in a step with microbatches={m} on each rank, "
             f"where zero=1 sends {_size(each)}; use zero=1"
         )
-    if steps.optimizer in _WHOLE and (layout.tp > 1 or model.experts):
-        what = f"tp={layout.tp} divides layers" if layout.tp > 1 else f"experts={model.experts} lie on several ranks"
+    if steps.optimizer in _WHOLE and (layout.tp > 1 or sizes.experts):
+        what = f"tp={layout.tp} divides layers" if layout.tp > 1 else f"experts={sizes.experts} lie on several ranks"
         yield f"optimizer={steps.optimizer} needs {_WHOLE[steps.optimizer]}, and {what}; use adamw, or dp, pp and zero"
     if steps.ordered_sums and (pp > 1 or cp > 1 or tp > 1):
         here = f"pp={pp} and cp={cp}" if cp > 1 else f"pp={pp} and tp={tp}"
         yield f"ordered_sums is for data parallelism alone, and here {here}; use dp, or no ordered_sums"
-    if steps.ordered_sums and model.experts:
-        yield f"ordered_sums needs one gradient for each micro-batch, and experts={model.experts} have others; use none"
+    if steps.ordered_sums and sizes.experts:
+        yield f"ordered_sums needs one gradient for each micro-batch, and experts={sizes.experts} have others; use none"
     if steps.ordered_sums and layout.zero >= 2:
         yield f"zero={layout.zero} adds gradients over ranks in every backward, not in order; use zero=1 or 0"
     if steps.ordered_sums and layout.zero and steps.optimizer in _WHOLE:
@@ -391,7 +483,7 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
             f"optimizer={steps.optimizer} with zero={layout.zero} adds up numbers of shards, which differ for each dp, "
             "not in order; with ordered_sums use zero=0, or adamw or sgd"
         )
-    if layout.zero >= 2 and model.experts:
+    if layout.zero >= 2 and sizes.experts:
         yield f"zero={layout.zero} shards a line over all of dp, and experts have replicas on a part of it; use zero=1"
 
 
@@ -420,27 +512,19 @@ def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:
         yield f"positions={sizes.positions} do not divide by {what}"
     if layout.sequence_parallel and sizes.positions // cp % tp:
         yield f"positions={sizes.positions} do not divide by cp={cp} · tp={tp}, as sequence_parallel needs"
-    if model.experts:
+    if sizes.experts:
         yield f"cp={cp} gives a router a part of each sequence, which changes whom it chooses"
 
 
 def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     check_whole({**vars(model), **vars(layout), **vars(steps)})
-    _at_least(1, vars(model.sizes))
-    _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "cp", "chunks", "microbatches")})
-    _at_least(1, {"batch": steps.batch})
-    rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
-    counts = {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip}
-    _at_least(0, counts | rates)
-    # Products of two sizes must fit into 64 bits, and a rate into the precision of the steps.
-    for most, values in ((1 << 31, vars(model.sizes)), (1e300 if steps.dtype == "float64" else 1e30, rates)):
-        for name, value in values.items():
-            if value > most:
-                raise ValueError(f"{name}={value:g} must be at most {most:g}")
     for holder, name, kind in (
         (model, "preset", Preset),
         (model, "router", RouterName),
         (model, "positions_kind", PositionsKind),
+        (model, "norm", NormName),
+        (model, "mlp", MLPName),
+        (model, "biases", BiasesName),
         (layout, "schedule", ScheduleName),
         (layout, "recompute", Recompute),
         (layout, "cp_mode", ContextMode),
@@ -449,8 +533,24 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
         (steps, "dtype", DtypeName),
         (steps, "reduce_dtype", ReduceName),
     ):
-        if getattr(holder, name) not in get_args(kind):
-            raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
+        value = getattr(holder, name)
+        if value not in get_args(kind) and (value is not None or getattr(type(holder), name) is not None):
+            raise ValueError(f"{name}={value!r} is unknown; use one of {get_args(kind)}")
+    sizes = model.sizes
+    whole = {name: value for name, value in vars(sizes).items() if type(value) is int}
+    none = ("experts", "shared_experts", "dense_first")
+    _at_least(1, {name: value for name, value in whole.items() if name not in none})
+    _at_least(0, {name: getattr(sizes, name) for name in none})
+    _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "cp", "chunks", "microbatches")})
+    _at_least(1, {"batch": steps.batch})
+    rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
+    counts = {"steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip}
+    _at_least(0, counts | rates)
+    # Products of two sizes must fit into 64 bits, and a rate into the precision of the steps.
+    for most, values in ((1 << 31, whole), (1e300 if steps.dtype == "float64" else 1e30, rates)):
+        for name, value in values.items():
+            if value > most:
+                raise ValueError(f"{name}={value:g} must be at most {most:g}")
     if steps.on_spike not in (None, *get_args(SpikeAction)):
         raise ValueError(f"on_spike={steps.on_spike!r} is unknown; use one of {get_args(SpikeAction)}, or None")
     if steps.decay_steps is not None and steps.decay != "wsd":
@@ -472,22 +572,37 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     # Of a power of two, and of nothing else, `frexp` gives the mantissa 0.5. Others would round the gradients.
     if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
         raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
+    _check_model(model)
+
+
+def _check_model(model: Model) -> None:
+    """What does not fit in a model by itself."""
     sizes = model.sizes
-    if sizes.hidden % sizes.heads:
+    if sizes.hidden % sizes.heads and sizes.head_size == sizes.hidden // sizes.heads:
         raise ValueError(f"hidden={sizes.hidden} does not divide by heads={sizes.heads}")
-    rope = model.positions_kind == "rope"
-    if rope and sizes.hidden // sizes.heads % 2:
+    if sizes.heads % sizes.kv_heads:
+        raise ValueError(f"kv_heads={sizes.kv_heads} do not divide heads={sizes.heads}")
+    rope = sizes.positions_kind == "rope"
+    if rope and sizes.head_size % 2:
         raise ValueError(
-            f"hidden={sizes.hidden} over heads={sizes.heads} makes heads of {sizes.hidden // sizes.heads}, which "
+            f"hidden={sizes.hidden} over heads={sizes.heads} makes heads of {sizes.head_size}, which "
             f"positions_kind='rope' cannot divide into pairs; use a multiple of {2 * sizes.heads} for hidden"
         )
-    if not 1 < model.rope_base < math.inf:
-        raise ValueError(f"rope_base={model.rope_base:g} must be above 1 and finite; 10000 is usual")
-    if not rope and model.rope_base != Model.rope_base:
-        raise ValueError(
-            f"rope_base={model.rope_base:g} changes nothing with positions_kind={model.positions_kind!r}; "
-            "use positions_kind='rope', or leave rope_base out"
-        )
+    if not 1 < sizes.rope_base < math.inf:
+        raise ValueError(f"rope_base={sizes.rope_base:g} must be above 1 and finite; 10000 is usual")
+    if not 1 <= sizes.rope_factor < math.inf:
+        raise ValueError(f"rope_factor={sizes.rope_factor:g} must be at least 1 and finite; Llama 3.1 has 8")
+    if not 0 < sizes.norm_eps < 1:
+        raise ValueError(f"norm_eps={sizes.norm_eps:g} must be above 0 and below 1; 1e-5 is usual")
+    for name in ("rope_base", "rope_factor"):
+        # Not of a preset: positions that take the place of its rope leave its base behind.
+        if not rope and (value := getattr(model, name)) not in (None, getattr(Sizes, name)):
+            raise ValueError(
+                f"{name}={value:g} changes nothing with positions_kind={sizes.positions_kind!r}; "
+                f"use positions_kind='rope', or leave {name} out"
+            )
+    if sizes.experts and not 1 <= (sizes.experts_per_token or 1) <= sizes.experts:
+        raise ValueError(f"experts_per_token={sizes.experts_per_token} are more than experts={sizes.experts}")
     if sizes.vocabulary < 256:
         raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
     if not 0 <= model.dropout < 1:

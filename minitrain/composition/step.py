@@ -100,7 +100,7 @@ class CounterRng:
 
     def __init__(self, settings: Settings):
         layout, model, steps = settings.layout, settings.model, settings.steps
-        self.seed, self.draws = steps.seed, bool(model.dropout or model.experts)
+        self.seed, self.draws = steps.seed, bool(model.dropout or model.sizes.experts)
         self.tokens = steps.batch // (layout.dp * layout.microbatches) * model.sizes.positions  # of a micro-batch
         self.step = self.first = 0
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 AttentionKind = Literal["sdpa", "plain"]
 PositionKind = Literal["learned", "rope"]
+NormKind = Literal["layer", "rms"]
+MLPKind = Literal["gelu", "swiglu"]
+Biases = Literal["all", "qkv", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class GPTConfig:
             work in a model of more positions, as well as training on long sequences has taught them to.
         layers: Number of blocks.
         hidden: Width of the residual stream.
-        heads: Query heads; each is `hidden / heads` wide.
+        heads: Query heads.
         kv_heads: Key and value heads, each shared by `heads / kv_heads` query heads (grouped-query attention,
             Ainslie et al. 2023). None: as many as `heads`.
         dropout: Probability of dropping an element: after the embedding, on attention weights, and before
@@ -34,6 +37,14 @@ class GPTConfig:
         positions_kind: "learned" adds a row of a table to each token, as in GPT-2; "rope" has no table, and rotates
             queries and keys instead (`Rotary`).
         rope_base: Of the rotary embedding, θ's base; a larger one turns more slowly, for longer sequences.
+        rope_factor: Of the rotary embedding: its slow pairs turn this many times more slowly (`stretched`).
+        head_size: Width of a head; None: `hidden / heads`.
+        norm: "layer" subtracts the mean, and has a bias; "rms" does neither (`RMSNorm`).
+        norm_eps: What a norm adds before it takes the root.
+        mlp: "gelu" has two matrices; "swiglu" has a third, whose product gates the first's (Shazeer 2020).
+        mlp_hidden: Width inside the MLP; None: `4 · hidden`.
+        biases: Which linear layers of a block have one: all, only query, key and value ("qkv", as in Qwen2), none.
+        qk_norm: Each head's queries and keys have an RMSNorm before they are rotated (as in Qwen3).
 
     Raises:
         ValueError: If a value cannot work; names the argument, the value and what would do.
@@ -50,12 +61,20 @@ class GPTConfig:
     attention: AttentionKind = "sdpa"
     positions_kind: PositionKind = "learned"
     rope_base: float = 10000.0
+    rope_factor: float = 1.0
+    head_size: int | None = None
+    norm: NormKind = "layer"
+    norm_eps: float = 1e-5
+    mlp: MLPKind = "gelu"
+    mlp_hidden: int | None = None
+    biases: Biases = "all"
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "positions", "layers", "hidden", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.hidden % self.heads:
+        for name in ("vocabulary", "positions", "layers", "hidden", "heads", "head_size", "mlp_hidden"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+        if self.head_size is None and self.hidden % self.heads:
             raise ValueError(
                 f"hidden={self.hidden} cannot be split over heads={self.heads}; "
                 f"use a multiple of {self.heads} for hidden"
@@ -65,24 +84,28 @@ class GPTConfig:
             raise ValueError(f"kv_heads={self.kv_heads} must divide heads={self.heads}; use one of {fitting}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
-        if self.attention not in get_args(AttentionKind):
-            raise ValueError(f"attention={self.attention!r} is unknown; use one of {get_args(AttentionKind)}")
-        if self.positions_kind not in get_args(PositionKind):
-            raise ValueError(f"positions_kind={self.positions_kind!r} is unknown; use one of {get_args(PositionKind)}")
+        kinds = {"attention": AttentionKind, "positions_kind": PositionKind}
+        for name, kind in (kinds | {"norm": NormKind, "mlp": MLPKind, "biases": Biases}).items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; use one of {get_args(kind)}")
         if not 1 < self.rope_base < math.inf:
             raise ValueError(f"rope_base={self.rope_base} must be above 1 and finite; 10000 is usual")
-        if self.positions_kind == "rope" and self.head_size % 2:
-            raise ValueError(
-                f"hidden={self.hidden} over heads={self.heads} makes heads of {self.head_size}, which rope cannot "
-                f"divide into pairs; use a multiple of {2 * self.heads} for hidden"
-            )
+        if not 1 <= self.rope_factor < math.inf:
+            raise ValueError(f"rope_factor={self.rope_factor} must be at least 1 and finite; Llama 3.1 has 8")
+        if not 0 < self.norm_eps < math.inf:
+            raise ValueError(f"norm_eps={self.norm_eps} must be above 0 and finite; 1e-5 is usual")
+        if self.positions_kind == "rope" and self.head % 2:
+            made = "" if self.head_size else f"hidden={self.hidden} over heads={self.heads} makes "
+            use = "an even head_size" if self.head_size else f"a multiple of {2 * self.heads} for hidden"
+            raise ValueError(f"{made}heads of {self.head}, which rope cannot divide into pairs; use {use}")
 
     def rotary(self) -> Rotary | None:
         """Of a block's attention; None where positions are learned."""
         from minitrain.models.rotary import Rotary  # here, since it needs torch
 
-        return Rotary(self.rope_base) if self.positions_kind == "rope" else None
+        return Rotary(self.rope_base, self.rope_factor) if self.positions_kind == "rope" else None
 
     @property
-    def head_size(self) -> int:
-        return self.hidden // self.heads
+    def head(self) -> int:
+        """Width of a head."""
+        return self.head_size or self.hidden // self.heads

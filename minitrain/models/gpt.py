@@ -2,13 +2,14 @@
 
 Tokens and positions are embedded and added. Each block adds attention, then a two-layer MLP, to the residual stream,
 each after a LayerNorm (pre-norm). A last LayerNorm and a linear head give the logits of the next token. Radford et al.
-2019, "Language Models are Unsupervised Multitask Learners", §2.3. One choice is newer: with rotary position embedding,
-attention learns of positions by itself, and there is no table of them.
+2019, "Language Models are Unsupervised Multitask Learners", §2.3. Some choices are newer, and together make a Llama
+(Touvron et al. 2023, §2.2) or a Qwen: rotary positions in place of a table, RMSNorm, a gated MLP, fewer heads of keys
+and values than of queries, and no biases.
 
 The parts are small modules with one tensor in and one out, so that a chapter can replace one and leave the rest. Sizes
-and choices, with their checks, are in `config.py`, and rotary positions in `rotary.py`.
+and choices, with their checks, are in `config.py`, rotary positions in `rotary.py`, and RMSNorm in `norm.py`.
 
-Shapes: `[batch, seq, hidden]`; inside attention `[batch, heads, seq, head]` with `hidden = heads · head`.
+Shapes: `[batch, seq, hidden]`; inside attention `[batch, heads, seq, head]`, where usually `hidden = heads · head`.
 Heads that share keys and values are also called grouped-query attention (GQA); with a single head of them, multi-query
 attention (MQA).
 """
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from minitrain.models.norm import RMSNorm
 
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
@@ -77,14 +80,18 @@ class CausalAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:  # [batch, heads or kv_heads, seq, head] each
-        # Grouped-query attention: several query heads share a key and a value.
-        sharing = query.shape[1] // key.shape[1]
-        if sharing > 1:
+        # Grouped-query attention: several query heads share a key and a value. A kernel reads a shared one where it is,
+        # while repeated ones are kept for backward. Only a GPU's fused kernels for 32 bits need them repeated.
+        sharing, fused = query.shape[1] // key.shape[1], self.kind == "sdpa"
+        reads = fused and not (query.is_cuda and query.dtype.itemsize > 2)
+        if sharing > 1 and not reads:
             key = key.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
             value = value.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
-        if self.kind == "sdpa":
+        if fused:
             dropout = self.dropout.p if self.training else 0.0
-            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+            return F.scaled_dot_product_attention(
+                query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=sharing > 1 and reads
+            )
         # The same, written out, for lessons that look inside. A position sees itself and earlier ones.
         seq, head = query.shape[-2:]
         later = torch.ones(seq, seq, dtype=torch.bool, device=query.device).triu(diagonal=1)
@@ -98,44 +105,63 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.head_size = config.head_size
-        kv_hidden = (config.kv_heads or config.heads) * config.head_size
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, kv_hidden)
-        self.value = nn.Linear(config.hidden, kv_hidden)
+        self.head_size, biases = config.head, config.biases != "none"
+        width, kv_width = (heads * self.head_size for heads in (config.heads, config.kv_heads or config.heads))
+        self.query = nn.Linear(config.hidden, width, biases)
+        self.key = nn.Linear(config.hidden, kv_width, biases)
+        self.value = nn.Linear(config.hidden, kv_width, biases)
+        self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.rotary = config.rotary()  # None where positions are learned
         self.core = CausalAttention(config.attention, config.dropout)
-        self.output = nn.Linear(config.hidden, config.hidden)
+        self.output = nn.Linear(width, config.hidden, config.biases == "all")
 
     def forward(self, x: Tensor) -> Tensor:  # [batch, seq, hidden]
         return self.mix(self.query(x), self.key(x), self.value(x))
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # [batch, seq, width] each
         """What comes after the first three projections: each head by itself, then the output projection."""
-        query = self.split_heads(query)  # [batch, heads, seq, head]
-        key = self.split_heads(key)  # [batch, kv_heads, seq, head]
+        query = self.split_heads(query, self.query_norm)  # [batch, heads, seq, head]
+        key = self.split_heads(key, self.key_norm)  # [batch, kv_heads, seq, head]
         value = self.split_heads(value)  # [batch, kv_heads, seq, head]
         if self.rotary is not None:
             query, key = self.rotary(query, key)  # same shapes; values have no position
         mixed = self.core(query, key, value)  # [batch, heads, seq, head]
         return self.output(mixed.transpose(1, 2).flatten(2))  # [batch, seq, hidden]
 
-    def split_heads(self, x: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         # The number of heads is read off the width, so this also works on the heads of one tensor-parallel rank.
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+        x = x.unflatten(-1, (-1, self.head_size))  # [batch, seq, heads, head]
+        # Before heads and tokens change places: the norm of a transposed tensor is one, and attention would copy it.
+        return (x if norm is None else norm(x)).transpose(1, 2)
 
 
 class MLP(nn.Module):
-    """Two linear layers, four times as wide in between, with GPT-2's tanh approximation of GELU."""
+    """Two linear layers, four times as wide in between, with GPT-2's tanh approximation of GELU; or SwiGLU.
+
+    In SwiGLU a third layer gates each hidden unit: silu(gate(x)) · up(x). Shazeer 2020, "GLU Variants Improve
+    Transformer".
+    """
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.up = nn.Linear(config.hidden, 4 * config.hidden)
-        self.down = nn.Linear(4 * config.hidden, config.hidden)
+        inner, biases = config.mlp_hidden or 4 * config.hidden, config.biases == "all"
+        self.up = nn.Linear(config.hidden, inner, biases)
+        self.gate = nn.Linear(config.hidden, inner, biases) if config.mlp == "swiglu" else None
+        self.down = nn.Linear(inner, config.hidden, biases)
 
     def forward(self, x: Tensor) -> Tensor:  # [batch, seq, hidden]
-        wide = F.gelu(self.up(x), approximate="tanh")  # [batch, seq, 4·hidden]
+        return self.mix(self.up(x)) if self.gate is None else self.mix(self.up(x), self.gate(x))
+
+    def mix(self, wide: Tensor, gate: Tensor | None = None) -> Tensor:  # [batch, seq, 4·hidden] each
+        """What comes after the first layers: each hidden unit by itself, then the layer that mixes them."""
+        wide = F.gelu(wide, approximate="tanh") if gate is None else F.silu(gate) * wide
         return self.down(wide)  # [batch, seq, hidden]
+
+
+def make_norm(config: GPTConfig) -> nn.Module:
+    """The norm of a token."""
+    return (RMSNorm if config.norm == "rms" else nn.LayerNorm)(config.hidden, config.norm_eps)
 
 
 class Block(nn.Module):
@@ -145,10 +171,10 @@ class Block(nn.Module):
         super().__init__()
         # Norms and residual dropout are here, and not in `Attention` and `MLP`: tensor parallelism splits what is
         # inside those two, sequence parallelism what is between them.
-        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention_norm = make_norm(config)
         self.attention = Attention(config)
         self.attention_dropout = nn.Dropout(config.dropout)
-        self.mlp_norm = nn.LayerNorm(config.hidden)
+        self.mlp_norm = make_norm(config)
         self.mlp = MLP(config)
         self.mlp_dropout = nn.Dropout(config.dropout)
 
@@ -190,7 +216,7 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = Embedding(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.hidden)
+        self.norm = make_norm(config)
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.loss = NextTokenLoss()
         if config.tied:

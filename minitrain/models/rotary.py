@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -25,11 +27,12 @@ class Rotary(nn.Module):
 
     Args:
         base: Larger ones turn more slowly: the slowest pair takes 2π · base^(1 − 2/d) positions to come around.
+        factor: As for `stretched`.
     """
 
-    def __init__(self, base: float):
+    def __init__(self, base: float, factor: float = 1.0):
         super().__init__()
-        self.base = base
+        self.base, self.factor = base, factor
         self.places = Positions()
 
     def forward(
@@ -39,12 +42,27 @@ class Rotary(nn.Module):
         dtype = torch.promote_types(query.dtype, torch.float32)
         pairs = torch.arange(head // 2, device=query.device, dtype=dtype)  # [head/2]
         positions = self.places(seq, query.device).to(dtype)  # [seq]
-        angles = torch.outer(positions, self.base ** (-2 * pairs / head))  # [seq, head/2]
+        turns = stretched(self.base ** (-2 * pairs / head), self.factor)  # the angles of position 1, [head/2]
+        angles = torch.outer(positions, turns)  # [seq, head/2]
         cos, sin = angles.cos().unsqueeze(1), torch.stack([-angles.sin(), angles.sin()], dim=1)
         return turn(query, cos, sin), turn(key, cos, sin)
 
     def extra_repr(self) -> str:
-        return f"base={self.base:g}"
+        return f"base={self.base:g}" + ("" if self.factor == 1 else f", factor={self.factor:g}")
+
+
+def stretched(turns: Float[Tensor, " pairs"], factor: float, trained: int = 8192) -> Float[Tensor, " pairs"]:
+    """Angles per position for sequences that are `factor` times longer than the `trained` ones, by Llama 3.1's rule.
+
+    A pair that comes around more than four times in the trained length tells near tokens apart, and stays as it is. One
+    that does not come around once turns `factor` times more slowly, so that it never has an angle that is new to the
+    model. Those in between are mixed. Hugging Face: `rope_type="llama3"`, with frequency factors of 1 and 4.
+    """
+    if factor == 1:
+        return turns
+    around = trained * turns / (2 * math.pi)  # how often a pair comes around in the trained length
+    kept = ((around - 1) / (4 - 1)).clamp(0, 1)
+    return turns * (kept + (1 - kept) / factor)
 
 
 def turn(

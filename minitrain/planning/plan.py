@@ -133,8 +133,9 @@ def held(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> dict[
 def _parameters(model: Model, layout: Layout, place: Coordinate) -> list[costs.Parameter]:
     holders = placement(layout)
     own = [stage for stage, rank in enumerate(holders) if rank == place.pp]
-    experts = costs.experts_of(model.experts, layout.ep, place.dp % layout.ep) if model.experts else range(0)
-    return costs.rank_parameters(shape_of(model), len(holders), own, layout.tp, experts)
+    shape = shape_of(model)
+    experts = costs.experts_of(shape.experts, layout.ep, place.dp % layout.ep) if shape.experts else range(0)
+    return costs.rank_parameters(shape, len(holders), own, layout.tp, experts)
 
 
 @cache

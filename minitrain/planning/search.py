@@ -49,7 +49,7 @@ def search(
 def layouts(model: Model, steps: Steps, gpus: int, per_node: int = 8) -> Iterator[Layout]:
     """All layouts of so many GPUs that the trainer accepts and that a reader would consider."""
     # The trainer refuses some: `problem` is its own check.
-    axes = divisors(per_node), divisors(gpus), divisors(model.experts or 1), contexts(model.sizes.positions, gpus)
+    axes = divisors(per_node), divisors(gpus), divisors(model.sizes.experts or 1), contexts(model.sizes.positions, gpus)
     for tp, pp, ep, (cp, mode) in product(*axes):
         # Tensor parallelism stays within a node, where links are fast; data parallelism takes the ranks that remain.
         dp, rest = divmod(gpus, tp * pp * cp)

@@ -21,11 +21,13 @@ from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.models import gpt as reference
-from minitrain.sequence_parallel.full.embedding_and_head import EmbeddingToSequence, HeadFromSequence, NormOnSequence
+from minitrain.models.norm import RMSNorm
+from minitrain.sequence_parallel.full.embedding_and_head import EmbeddingToSequence, HeadFromSequence
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
 from minitrain.tensor_parallel.full.checks import check_split
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.norm import PartialNorm
 from minitrain.tensor_parallel.full.parallelize import parallelize as tensor_parallelize
 from minitrain.tensor_parallel.full.parameter_layout import mark_partial, sharded_dim
 from minitrain.tensor_parallel.full.report import Before, Replaced
@@ -83,8 +85,8 @@ def _put_between_shards(gpt: reference.GPT, keep_gathered: bool, rank: int, rank
             gpt.set_submodule(name, ColumnFromSequence.of(part, keep_gathered))
         elif type(part) is RowParallelLinear:
             gpt.set_submodule(name, RowToSequence.of(part))
-        elif type(part) is nn.LayerNorm:
-            gpt.set_submodule(name, NormOnSequence(part, head))
+        elif isinstance(part, nn.LayerNorm | RMSNorm):
+            gpt.set_submodule(name, PartialNorm(part, head.comm))
         elif isinstance(part, ResidualDropout):
             part.shard, part.shards = rank, ranks  # of each sequence: a token keeps the mask that it has on one device
     for parameter in gpt.parameters():

@@ -11,15 +11,15 @@ then. The late stage of a pretraining, which has both, is a run of its own, whic
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.composition.settings import Model, Settings
+from minitrain.composition.settings import Model, Settings, Sizes
 from minitrain.data.tokenizer import BYTES
 
-STAGED = ("positions", "rope_base")
-SIZES = ("layers", "hidden", "heads", "vocabulary", "tied", "experts", "positions_kind", *STAGED)
+STAGED = ("positions", "rope_base", "rope_factor")
+SIZES = sorted((each.name for each in fields(Sizes)), key=lambda name: name in STAGED)
 STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
@@ -49,8 +49,9 @@ def checked(path: Path, extra: dict[str, Any]) -> dict[str, Any]:
 
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The differences that make a saved training another one, in words; none if it is the same. Both as `described`."""
-    # A checkpoint that was written before there was an option has its default.
-    saved = saved | {"model": asdict(Model()) | saved["model"]}
+    # A checkpoint that was written before there was an option has GPT-2's.
+    known = {name: value for name in SIZES if (value := saved["model"].get(name)) is not None}
+    saved = saved | {"model": saved["model"] | asdict(replace(Model(), **known).sizes)}
     names = [("model", name) for name in (*SIZES, *(["router"] if now["model"]["experts"] else []))]
     names += [("steps", name) for name in STEPS]
     pairs = [(name, saved[part].get(name), now[part][name]) for part, name in names]

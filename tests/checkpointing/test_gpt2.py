@@ -141,7 +141,7 @@ def test_a_second_name_of_the_table_must_be_it(ranks, tmp_path):
     save_file(other, tmp_path / "other")
     ranks(2).run(logits, [tmp_path / "same"], MODEL, [Layout(tp=2)])
     message = ranks(2).run(refused, tmp_path / "other", MODEL, Layout(tp=2))
-    assert len(set(message)) == 1 and "has a lm_head.weight that differs from wte.weight; add --no-tied" in message[0]
+    assert len(set(message)) == 1 and "has a lm_head.weight that differs from wte.weight; add --tied False" in message[0]
 
 
 def refused(world, file, model, layout):

@@ -18,8 +18,10 @@ MODEL, STEPS = Model(layers=6, heads=4, hidden=16, positions=6), Steps(batch=24)
 REFUSED = [
     (Layout(dp=2), {"ranks": 3}, "takes 2 ranks, and there are 3"),
     (Layout(tp=3), {}, "heads=4 do not divide by tp=3"),
-    (Layout(tp=4), {"kv_heads": 2}, "kv_heads=2 must divide by tp=4, and heads=4 by kv_heads"),
-    (Layout(tp=4), {"inner": 50}, "inner=50 does not divide by tp=4"),
+    (Layout(tp=4), {"heads": 12, "head_size": 2, "kv_heads": 6}, "kv_heads=6 do not divide by tp=4, nor tp by them"),
+    (Layout(tp=4), {"mlp_hidden": 50}, "mlp_hidden=50 does not divide by tp=4"),
+    (Layout(tp=4), {"experts": 2, "expert_hidden": 50}, "expert_hidden=50 does not divide by tp=4"),
+    (Layout(), {"experts": 2, "mixture_every": 7}, "layers=6 has no block 7 whose MLP"),
     (Layout(sequence_parallel=True), {}, "sequence_parallel needs tp"),
     (Layout(tp=4, sequence_parallel=True), {}, "positions=6 do not divide by tp=4"),
     (Layout(pp=4, schedule="interleaved", microbatches=4), {}, "layers=6 are fewer than 8 stages"),
@@ -49,6 +51,11 @@ def test_what_does_not_fit_is_named(layout, more, message):
 
 @pytest.mark.parametrize("part, change, message", (
     ("model", {"hidden": 10}, "hidden=10 does not divide by heads=4"),
+    ("model", {"kv_heads": 3}, "kv_heads=3 do not divide heads=4"),
+    ("model", {"norm": "group"}, "norm='group' is unknown; use one of"),
+    ("model", {"norm_eps": 0.0}, "norm_eps=0 must be above 0"),
+    ("model", {"rope_factor": 8.0}, "rope_factor=8 changes nothing with positions_kind='learned'"),
+    ("model", {"experts": 2, "experts_per_token": 3}, "experts_per_token=3 are more than experts=2"),
     ("model", {"vocabulary": 255}, "vocabulary=255 is less than the 256"),
     ("model", {"vocabulary": 99999999999}, r"vocabulary=1e\+11 must be at most 2.14748e\+09"),
     ("steps", {"seed": 1 << 64}, "seed=18446744073709551616 has more than 64 bits"),

@@ -23,7 +23,7 @@ MUTATIONS = [
     ),
     Mutation(f"{STEP}.Training.share_of_mean", 'self.axes.place["tp"]', "False", GRADIENTS, REPORTS),
     Mutation(
-        "minitrain.models.gpt.MLP.forward",
+        "minitrain.models.gpt.MLP.mix",
         '"tanh"',
         '"none"',
         test="tests/models/test_gpt.py::test_block_equals_torchs_layer",

@@ -91,7 +91,7 @@ def bad_input_is_named_on_every_rank(world):
         ParallelAttention(block(6, 3).attention)
     mlp = block(1, head_size=2).mlp
     mlp.up = nn.Linear(2, 7)
-    with pytest.raises(ValueError, match="4·hidden=7 cannot be split over 2 tensor-parallel ranks"):
+    with pytest.raises(ValueError, match="mlp_hidden=7 cannot be split over 2 tensor-parallel ranks"):
         ParallelMLP(mlp)
     parallel = ParallelAttention(block(2).attention)
     with pytest.raises(ValueError, match="`x` must be equal on all tensor-parallel ranks and differs"):

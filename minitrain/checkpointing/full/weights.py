@@ -181,7 +181,7 @@ def import_safetensors(file: Path, state: State) -> None:
     if TIED in there and HEAD not in everyone and TABLE in everyone:
         head = places[TABLE]._replace(name=TIED)
         if any(gather_objects(same_on_all_ranks(lambda: _apart(file, mine, places[TABLE], head), None))):
-            raise ValueError(f"{file} has a {TIED} that differs from {places[TABLE].name}; add --no-tied")
+            raise ValueError(f"{file} has a {TIED} that differs from {places[TABLE].name}; add --tied False")
     same_on_all_ranks(lambda: _fill(file, mine, places), None)
 
 

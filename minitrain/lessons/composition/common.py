@@ -49,9 +49,9 @@ def plain_model(settings: Settings) -> nn.Module:
     model, seed = settings.model, settings.steps.seed
     gpt = GPT(make_config(model), seed).to(DTYPES[settings.steps.dtype])
     place_dropout(gpt)
-    if model.experts:
+    if model.sizes.experts:
         router = ROUTERS[model.router]
-        replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.experts, layer=block), seed=seed)
+        replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.sizes.experts, layer=block), seed=seed)
     return gpt
 
 
@@ -178,5 +178,5 @@ def label(settings: Settings) -> str:
     }
     unusual = [text for name, text in words.items() if getattr(layout, name) != getattr(usual, name)]
     return ", ".join(
-        [str(layout), *unusual, *([f"{settings.model.experts} experts"] if settings.model.experts else [])]
+        [str(layout), *unusual, *([f"{experts} experts"] if (experts := settings.model.sizes.experts) else [])]
     )

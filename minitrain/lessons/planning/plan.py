@@ -5,16 +5,18 @@ Modules are on torch's `meta` device, which has shapes only: a trillion paramete
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from minitrain.comm import World
 from minitrain.comm.comm import Comm
+from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Rows
-from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate, predict
@@ -35,7 +37,7 @@ def demo(world: World, preset: str = "175b") -> list[Claim]:
     # As many heads as every number of ranks divides; the vocabulary need not divide.
     small = Model(layers=3, hidden=16 * world.size, heads=2 * world.size, positions=24, vocabulary=259)
     with torch.device("meta"):
-        whole, divided = (GPT(GPTConfig(**vars(each.sizes), tied=each.tied), seed=0) for each in (model, small))
+        whole, divided = (GPT(make_config(each), seed=0) for each in (model, small))
     parallelize(divided, Comm(check=False))
     formula, counted = "L(12h² + 13h) + (V + s)h + 2h", sum(each.numel() for each in whole.parameters())
     predicted = costs.model_parameters(plan_time.shape_of(model))
@@ -50,7 +52,7 @@ def demo(world: World, preset: str = "175b") -> list[Claim]:
     tiny = Model(layers=3, hidden=32, heads=4, positions=24, vocabulary=61)
     tokens = torch.arange(48, device=world.device).view(2, 24)
     for way, recompute in (("none", lambda gpt: None), ("selective", selective.cores), ("full", selective.every_block)):
-        gpt = GPT(GPTConfig(**vars(tiny.sizes), attention="plain"), seed=0).to(world.device)
+        gpt = GPT(replace(make_config(tiny), attention="plain"), seed=0).to(world.device)
         recompute(gpt)
         with Flops() as flops:
             gpt(tokens, tokens)[1].backward()

@@ -32,6 +32,7 @@ from minitrain.planning.full.time_model import Cluster, fitted
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 # Learning rates of AdamW by number of parameters: Brown et al. 2020, table 2.1.
 RATES = {125e6: 6e-4, 350e6: 3e-4, 760e6: 2.5e-4, 1.3e9: 2e-4, 2.7e9: 1.6e-4, 6.7e9: 1.2e-4, 13e9: 1e-4, 175e9: 6e-5}
+SIZES = ("layers", "hidden", "heads", "positions", "vocabulary")
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
@@ -87,9 +88,9 @@ class Command:
     heads: int | None = None
     positions: int | None = None
     vocabulary: int | None = None
-    experts: int = 0
+    experts: int | None = None
     dropout: float = 0.0
-    positions_kind: PositionsKind = "learned"
+    positions_kind: PositionsKind | None = None
     batch: int = 1536
     dtype: DtypeName = "bfloat16"
     optimizer: OptimizerName = "adamw"
@@ -110,9 +111,9 @@ class Command:
 
     @property
     def model(self) -> Model:
-        sizes = (self.layers, self.hidden, self.heads, self.positions, self.vocabulary)
+        given = {name: getattr(self, name) for name in SIZES}
         kind = self.positions_kind
-        return Model(self.preset, *sizes, dropout=self.dropout, experts=self.experts, positions_kind=kind)
+        return Model(self.preset, **given, dropout=self.dropout, experts=self.experts, positions_kind=kind)
 
     @property
     def steps(self) -> Steps:
@@ -148,8 +149,9 @@ class Command:
                 "across nodes)"
             )
         # Written so that NaN is refused as well.
+        sizes = [getattr(self.model.sizes, name) for name in SIZES]
         parts = {"reached": self.reached, "reached_network": self.reached_network}
-        whole = {"batch": self.batch, "top": self.top, **vars(self.model.sizes)}
+        whole = {"batch": self.batch, "top": self.top, **dict(zip(SIZES, sizes, strict=True))}
         for name, value in {**given, **parts, "tokens": self.tokens, **whole}.items():
             if value is not None and not 0 < value < math.inf:
                 option = {"size": "memory", "memory": "bandwidth"}.get(name, name)

@@ -219,7 +219,7 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         )
     if layout.schedule.startswith("zb") and not plan_time.splits_backward(layout):
         yield "Tensor-parallel layers do not put off their weights' gradients: W is empty, and I the whole backward."
-    if model.experts:
+    if model.sizes.experts:
         yield "Tokens are taken to be spread evenly over experts, and what experts keep is counted nearly."
     if not model.dropout:
         yield "Attention is a fused kernel."

@@ -82,10 +82,11 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    gates = _ROUTERS[model.router][2]
-    learned = model.positions_kind == "learned"
-    shape = costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates, learned=learned)
-    return shape._replace(kv_heads=model.kv_heads or 0, inner=model.inner or 0, gated=model.gated)
+    sizes = model.sizes
+    main = sizes.layers, sizes.hidden, sizes.heads, sizes.positions, sizes.vocabulary, sizes.tied, sizes.experts
+    learned = sizes.positions_kind == "learned"
+    shape = costs.Shape(*main, gates=_ROUTERS[model.router][2], learned=learned)
+    return shape._replace(kv_heads=sizes.kv_heads, inner=sizes.mlp_hidden, gated=sizes.mlp == "swiglu")
 
 
 def own_shape(model: Model, layout: Layout) -> costs.Shape:
@@ -101,12 +102,13 @@ def microbatch(layout: Layout, steps: Steps) -> int:
 
 def rows_of(model: Model, sequences: int) -> int:
     """Rows that a router makes of this many sequences, if the load is even; 0 without experts."""
-    if not model.experts:
+    sizes = model.sizes
+    if not sizes.experts:
         return 0
     # Evenly spread: a plan cannot know the load.
     choices, factor, _ = _ROUTERS[model.router]
-    seq = model.sizes.positions
-    return sent_costs.routes(sequences * seq, seq, model.experts, min(choices, model.experts), factor)
+    seq = sizes.positions
+    return sent_costs.routes(sequences * seq, seq, sizes.experts, min(choices, sizes.experts), factor)
 
 
 def placement(layout: Layout) -> tuple[int, ...]:

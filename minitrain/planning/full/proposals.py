@@ -230,7 +230,7 @@ def uneven(model: Model, layout: Layout, steps: Steps) -> tuple[list[int], float
     Source: Megatron-LM counts the head as a layer (`--account-for-loss-in-pipeline-split`); derived.
     """
     each, stages, layers = plan_time.stage_times(model, layout, steps), layout.stages, model.sizes.layers
-    if stages == 1 or model.experts:
+    if stages == 1 or model.sizes.experts:
         return None
     counts = [layers // stages + (stage < layers % stages) for stage in range(stages)]
     # The first stage has nothing but blocks, since embeddings cost no operations.

@@ -1,9 +1,9 @@
-"""The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
+"""The layers outside of attention and MLP, on sequence shards: the embedding, and the output head.
 
-Open `sequence_parallel/full/linear.py` first.
-**The norms' parameters and the table of positions are on every rank in full, but applied to different tokens**, so
-a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
-from its own tokens, and the copies would drift apart.
+Open `sequence_parallel/full/linear.py` first. Norms are those of `tensor_parallel/full/norm.py`.
+**The table of positions is on every rank in full, but applied to different tokens**, as norms are. So a rank's gradient
+of it is a partial sum, and it is marked as partial. If it were not, every rank would learn from its own tokens, and the
+copies would drift apart.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2 and §4.3.
 **Sent.** Embedding: a reduce-scatter in forward, an all-gather in backward, as every rank looks up all tokens in its
@@ -25,30 +25,6 @@ from minitrain.sequence_parallel.full.mappings import reduce_scatter_to_sequence
 from minitrain.tensor_parallel.full.checks import check_split, check_tokens
 from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark_partial
 from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
-
-
-class NormOnSequence(ParallelLayer):
-    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now partial sums.
-
-    It shares the `comm` of `layer`.
-    """
-
-    def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
-        super().__init__(layer.comm)
-        self.normalized_shape, self.eps = norm.normalized_shape, norm.eps
-        # The very parameters, so that optimizers and state dicts made before keep working.
-        self.weight, self.bias = norm.weight, norm.bias
-        self.mark_parameters()
-
-    def mark_parameters(self) -> None:
-        for parameter in self.parameters():
-            mark_partial(parameter)
-
-    def forward(self, x: Float[Tensor, "batch shard hidden"]) -> Float[Tensor, "batch shard hidden"]:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}"
 
 
 class PositionsOnSequence(ParallelLayer):

@@ -1,11 +1,12 @@
-"""The full form of `minitrain.tensor_parallel.attention` adds shared key and value heads, overlap, and checks.
+"""The full form of `minitrain.tensor_parallel.attention` adds all that makes a Llama or Qwen, overlap, and checks.
 
 **Idea.** Where there are fewer key and value heads than ranks, t ranks and k heads, t/k neighboring ranks hold the
-same head, each for queries of its own. Its gradient is a sum over these ranks.
+same head, each for queries of its own. Its gradient is a sum over these ranks. A norm of queries or keys has one weight
+for all heads, so its gradient is a sum over all ranks. A hidden unit of a gated MLP is on the same rank as its gate.
 
 Open `tensor_parallel/full/linear.py` first.
 **Source.** Besides Shoeybi et al. 2019: Ainslie et al. 2023, "GQA", for grouped-query attention.
-**Sent.** Also the gradients of shared heads, once per step: `parameter_layout.sum_partial_gradients`.
+**Sent.** Also the gradients of shared heads and of norms, once per step: `parameter_layout.sum_partial_gradients`.
 **Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic`, `layer_parameters`, and `layer_flops`, of which a rank
 does 1/t.
 Also called head parallelism; `parallelize_module` with `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
@@ -22,6 +23,7 @@ from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.models import gpt
 from minitrain.tensor_parallel.full.checks import check_split
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.norm import PartialNorm
 
 
 class ParallelAttention(gpt.Attention):
@@ -60,6 +62,9 @@ class ParallelAttention(gpt.Attention):
         self.query = ColumnParallelLinear.from_linear(attention.query, comm)
         self.key = ColumnParallelLinear.from_linear(attention.key, comm, shards=shards)
         self.value = ColumnParallelLinear.from_linear(attention.value, comm, shards=shards)
+        # One weight for all heads, of which each rank norms its own.
+        self.query_norm = PartialNorm.of(copy.deepcopy(attention.query_norm), comm)  # type: ignore[bad-assignment]
+        self.key_norm = PartialNorm.of(copy.deepcopy(attention.key_norm), comm)  # type: ignore[bad-assignment]
         self.rotary = copy.deepcopy(attention.rotary)
         self.core = copy.deepcopy(attention.core)
         self.output = RowParallelLinear.from_linear(attention.output, comm)
@@ -72,7 +77,7 @@ class ParallelAttention(gpt.Attention):
 
 
 class ParallelMLP(gpt.MLP):
-    """`gpt.MLP` with some of the hidden units on each rank; forward is the reference's. Arguments as above.
+    """`gpt.MLP` with some of the hidden units on each rank, and with their gates. Arguments as above.
 
     Raises:
         ValueError: The hidden units do not divide by the ranks, or this rank is not in the group.
@@ -81,7 +86,12 @@ class ParallelMLP(gpt.MLP):
     def __init__(self, mlp: gpt.MLP, comm: AnyComm = None):
         nn.Module.__init__(self)
         comm = as_comm(comm)
-        check_split("4·hidden", mlp.up.out_features, comm.ranks)
+        check_split("mlp_hidden", mlp.up.out_features, comm.ranks)
         self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
+        self.gate = None if mlp.gate is None else ColumnParallelLinear.from_linear(mlp.gate, comm)  # type: ignore
         self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         self.train(mlp.training)
+
+    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch _ hidden"]:
+        # One Function for both products, as above.
+        return self.mix(*self.up.together(x, *([] if self.gate is None else [self.gate])))  # type: ignore
