@@ -96,6 +96,7 @@ def test_a_row_is_read_as_what_was_measured(few, tmp_path, capsys):
         (Model("tiny"), Steps(dtype="bfloat16"), None, "the figures of CPU are unknown"),
         (Model("tiny"), Steps(dtype="float32"), MACHINES["H100"], "this was in float32"),
         (Model("tiny", experts=4), Steps(dtype="bfloat16"), MACHINES["H100"], "no place for experts"),
+        (Model("tiny", head_size=16), Steps(dtype="bfloat16"), MACHINES["H100"], "no place for experts"),
     ],
 )
 def test_a_run_that_nothing_is_predicted_for_is_listed_and_says_why(few, tmp_path, capsys, model, steps, machine, why):

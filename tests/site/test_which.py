@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,20 @@ from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 from tests.site.conftest import ROOT
-from tests.site.test_calculator import DRIVER, node, plain, same
+from tests.site.test_calculator import node, plain, same
 
 import which  # isort: skip  (of docs/hooks, whose path the conftest adds)
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a case calls small functions very often
 FILE = ROOT / "docs" / "javascripts" / "which.js"
+DRIVER = """
+import * as page from %s
+let text = ""
+process.stdin.on("data", part => { text += part })
+process.stdin.on("end", () => {
+  process.stdout.write(JSON.stringify(JSON.parse(text).map(([name, ...inputs]) => page[name](...inputs))))
+})
+"""
 
 
 def case(draw: random.Random) -> tuple:
@@ -32,9 +42,10 @@ def case(draw: random.Random) -> tuple:
     return shape, 2 ** draw.randint(0, 14), 2 ** draw.randint(16, 26), machine, fabric
 
 
-def in_javascript(tmp_path, calls):
+def in_javascript(file: Path, calls: list[tuple], tmp_path: Path) -> list[Any]:
+    """What functions of a page's file answer."""
     script = tmp_path / "driver.mjs"
-    script.write_text(DRIVER % json.dumps(FILE.as_uri()))
+    script.write_text(DRIVER % json.dumps(file.as_uri()))
     (tmp_path / "package.json").write_text('{"type": "module"}')
     asked = json.dumps([[name, *plain(arguments)] for name, arguments in calls])
     ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
@@ -53,7 +64,7 @@ def test_both_languages_agree(tmp_path):
         "tokensToHideGradients": roofline.tokens_to_hide_gathers,  # the same formula as for gradients
     }
     ways = set()
-    for (name, arguments), theirs in zip(calls, in_javascript(tmp_path, calls), strict=True):
+    for (name, arguments), theirs in zip(calls, in_javascript(FILE, calls, tmp_path), strict=True):
         found = ours[name](*arguments)
         # Width of keys and of the MLP, which are the usual ones here, are no numbers of the page.
         found = (

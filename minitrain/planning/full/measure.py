@@ -97,15 +97,15 @@ def row(
     unknown = [] if machine else [f"the figures of {gpu} are unknown: --flops and the four after it give them"]
     if steps.dtype not in ("bfloat16", "float16"):
         unknown.append(f"the model of time is one of training in 16 bits, and this was in {steps.dtype}")
-    if model.experts:
-        unknown.append("a row has no place for experts")
+    if shape.experts or model.sizes.head_size * shape.heads != shape.hidden:
+        unknown.append("a row has no place for experts, nor for heads of a size of their own")
     # In a note, the word tells the reader of the row that attention was written out.
     notes = [*unknown, *(["with dropout"] if model.dropout else [])]
     found: dict[str, Any] = {
         "group": "measured here", "source": "python -m minitrain.plan --measure-to", "how_sure": "read",
         "model": model.preset, "layers": shape.layers, "hidden": shape.hidden, "heads": shape.heads,
         "kv_heads": shape.kv_heads or shape.heads, "ffn": shape.mlp_width, "mlp": "swiglu" if shape.gated else "gelu",
-        "vocab": shape.vocabulary, "tied": shape.tied, "positions": model.positions_kind, "seq": shape.positions,
+        "vocab": shape.vocabulary, "tied": shape.tied, "positions": "learned" if shape.learned else "rope", "seq": shape.positions,
         "experts": shape.experts or "", "gpu": gpu, "gpus": ranks, "per_node": per_node,
         "network_GBps": machine.network / 1e9 if machine else 0, "vp": layout.stages // layout.pp,
         "seq_parallel": layout.sequence_parallel, "mbs": microbatch(layout, steps), "gbs": steps.batch,

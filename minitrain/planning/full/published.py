@@ -1,12 +1,10 @@
 """Published training runs, and what the model of time says of each: `python -m minitrain.planning.full.published`.
 
 `published_runs.csv` has 296 runs that others measured, with the layout, the GPU, where each number is printed, and
-whether it was read there ("read") or copied from another text ("secondary"). No one in this project measured any of
-them.
+whether it was read there ("read") or copied from another text ("secondary"). None was measured in this project.
 
 The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd and below
-466 (`fit`) and tested on the others. Runs in 8 bits are shown for comparison: products with twice the peak, attention
-in 16 bits.
+466 (`fit`) and tested on the others. Runs in 8 bits are for comparison: products with twice the peak, attention's not.
 
     python -m minitrain.planning.full.published --runs my.csv --figure errors.svg
 
@@ -132,15 +130,11 @@ def _run(row: dict[str, str]) -> Run:
     layout = replace(layout, sequence_parallel=tp > 1 and row["seq_parallel"] == "True")
     # Only rows of one's own name these two; of the published ones the chunks tell.
     schedule, mode = row.get("schedule") or ("interleaved" if vp > 1 else "1f1b"), row.get("cp_mode") or "zigzag"
-    layout = replace(layout, schedule=schedule, cp_mode=mode)  # type: ignore[arg-type]
-    if schedule == "interleaved":
-        layout = replace(layout, chunks=min(vp, number("layers") // pp))
+    chunks = min(vp, number("layers") // pp) if schedule == "interleaved" else Layout.chunks
+    layout = replace(layout, schedule=schedule, cp_mode=mode, chunks=chunks)  # type: ignore[arg-type]
     sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
-    widths = {
-        "kv_heads": number("kv_heads"),
-        "mlp_hidden": number("ffn"),
-        "mlp": "swiglu" if row["mlp"] == "swiglu" else "gelu",
-    }
+    mlp = "swiglu" if row["mlp"] == "swiglu" else "gelu"
+    widths = {"kv_heads": number("kv_heads"), "mlp_hidden": number("ffn"), "mlp": mlp}
     # Of the preset only the name is used: all sizes are given. With dropout, attention was written out.
     dropout = 0.1 if "dropout" in row["note"] else 0.0
     model = Model("175b", *sizes, dropout, row["tied"] == "True", positions_kind=row["positions"], **widths)  # type: ignore[arg-type]
@@ -338,14 +332,13 @@ def main(asked: Command) -> int:
     worst = sorted((run for run in all_runs if run.usable), key=lambda run: -abs(found[run.number]))[:10]
     console.print("your runs: error, measured tokens/s of a GPU" if own else "the ten that are furthest off")
     for run in own or worst:
-        said = f"{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
-        said = f"{run.speed:,.0f}  {said}" if own else said
+        speed = f"{run.speed:,.0f}  " if own else ""
+        said = f"{speed}{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
         # A run of one's own that nothing is predicted for is listed all the same, and its note says why.
         error = f"{100 * (off(run) if own else found[run.number]):+5.0f} %" if run.usable else "no figure"
         console.print(f"{error}  {said}{f' ({run.note})' if run.note else ''}")
-    console.print(
-        f"{sum(not run.usable for run in all_runs)} more runs are left out, each with its reason in {RUNS.name}"
-    )
+    left_out = sum(not run.usable for run in all_runs)
+    console.print(f"{left_out} more runs are left out, each with its reason in {RUNS.name}")
     if asked.figure is not None:
         from minitrain.comm.pictures import save_figure
 
