@@ -195,7 +195,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "claims": lambda: claims_page.overview(record),
         "claims-sample": lambda: claims_page.sample(record),
         "calculator": lambda: calculator.data(package),
-        "which": lambda: which.chart(package),
+        "which": which.chart,
         "game": lambda: game.table(package),
         "published": lambda: game.published(package),
     }

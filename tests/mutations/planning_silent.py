@@ -91,6 +91,20 @@ MUTATIONS = [
         why="a training on this machine takes as long as it takes",
     ),
     Mutation(
+        f"{HOME}.full.measure.row",
+        "steps.batch * shape.positions / speed",
+        "steps.batch * shape.positions * ranks / speed",
+        test=f"{TESTS}/test_measure.py::test_a_row_is_read_as_what_was_measured",
+        why="a training on this machine takes as long as it takes",
+    ),
+    Mutation(
+        f"{HOME}.full.measure.gpu_at_hand",
+        ' and not words & {"PCIe", "PCIE", "NVL"}',
+        "",
+        test=f"{TESTS}/test_measure.py::test_the_gpu_at_hand_is_found_in_the_table",
+        why="a training on this machine takes as long as it takes",
+    ),
+    Mutation(
         f"{HOME}.full.step_picture._draw_held",
         "bottom = [low + height",
         "bottom = [height",

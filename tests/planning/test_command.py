@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning.full import command, plan_time, proposals
+from minitrain.costs.roofline import Machine
+from minitrain.planning.full import command, plan_time, proposals, published
 from minitrain.trainer import command as trainer
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a search calls small functions a million times
@@ -96,8 +97,8 @@ def cluster(**given):
 
 
 def test_a_gpu_of_one_s_own():
-    own = cluster(gpu="mine", flops=100e12, memory=32e9, link=50e9, network=10e9, per_node=4)
-    assert (own.machine.flops, own.machine.size, own.machine.link, own.machine.network) == (100e12, 32e9, 50e9, 10e9)
+    own = cluster(gpu="mine", flops=100e12, memory=32e9, bandwidth=1e12, link=50e9, network=10e9, per_node=4)
+    assert own.machine == Machine("mine", flops=100e12, memory=1e12, size=32e9, link=50e9, network=10e9)
     assert own.per_node == 4
     assert cluster(gpu="A100-80").machine.name == "A100 80 GB"
     assert cluster(gpu="h100", network=25e9).machine == cluster(gpu="h100").machine._replace(network=25e9)
@@ -107,13 +108,15 @@ def test_a_gpu_of_one_s_own():
     ("arguments", "message"),
     [
         (["--gpu", "v100"], "gpu='v100' is unknown; use one of a100-40, a100-80, h100, h200, tpu-v5e, or give the"),
-        (["--gpu", "v100", "--flops", "125e12"], "--gpu v100 --flops 312e12 --memory 80e9 --link"),
+        (["--gpu", "v100", "--flops", "125e12"], "--gpu v100 --flops 312e12 --memory 80e9 --bandwidth 2e12"),
         (["--gpus", "1020"], "gpus=1020 do not fill nodes of per_node=8; use 1016 or 1024"),
         (["--gpus", "1016"], "gpus=1016: no dp · pp · tp of so many ranks suits layers=96, heads=96 and batch=1536"),
         (["--batch", "0"], "batch=0 must be above 0"),
         (["--tokens", "inf"], "tokens=inf must be above 0, and finite"),
         (["--reached", "2"], "reached=2 is a part of the data sheet's figure: at most 1"),
         (["--figure", "/nowhere/x.svg"], "lies in no folder that exists"),
+        (["--preset", "tiny", "--gpus", "1", "--measure-to", "/nowhere/x.csv"], "lies in no folder that exists"),
+        (["--preset", "tiny", "--gpus", "1", "--measure-to", __file__], "has no column id, group, source"),
         (["--preset", "175b", "--gpus", "64", "--measure"], "preset=175b is larger than a machine"),
         (["--preset", "tiny", "--gpus", "32", "--batch", "64", "--measure"], "takes 32 ranks, and"),
     ],
@@ -136,8 +139,18 @@ def test_what_is_missing_where_nothing_fits():
 
 
 @pytest.mark.slow("trains in three layouts")
-def test_trying_the_best(capsys):
+def test_trying_the_best(capsys, tmp_path):
+    """As JSON, and as rows: on a CPU, of which nothing is predicted, and in 32 bits."""
+    own = tmp_path / "own.csv"
     arguments = ["--preset", "tiny", "--gpus", "2", "--batch", "4", "--dtype", "float32", "--layers", "2", "--measure"]
-    status, shown, _ = run(capsys, *arguments)
+    status, shown, _ = run(capsys, *arguments, "--measure-to", str(own))
     assert status == 0
-    assert shown.count("Measured here: ") == 3 and "Measured here: dp2 " in shown
+    said = [line.split() for line in shown.splitlines() if "Measured here: " in line]
+    assert len(said) == 3 and "dp2" in [words[3] for words in said]
+    assert published.main(published.Command(runs=own)) == 0
+    listed = [line.split() for line in capsys.readouterr().out.splitlines() if "measured here, tiny" in line]
+    assert [words[0] for words in listed] == ["no"] * 3
+    for words, row in zip(said, listed, strict=True):
+        each = float(words[4].replace(",", "")) / 2  # of a GPU
+        assert float(row[2].replace(",", "")) == pytest.approx(each, abs=1)
+    assert "was in float32" in own.read_text()

@@ -48,7 +48,7 @@ class Command:
 
     Attributes:
         gpus: Number of GPUs.
-        gpu: a100-40, a100-80, h100, h200 or tpu-v5e; any other name with --flops, --memory, --link and --network.
+        gpu: a100-40, a100-80, h100, h200 or tpu-v5e; any other name with the five figures below.
         per_node: GPUs in a node.
         preset: Sizes of the model to begin with.
         layers: Blocks, if not the preset's; likewise the next four.
@@ -65,13 +65,16 @@ class Command:
         tokens: Tokens to train on.
         reached: The part of the GPU's peak that products reach; as fitted on published runs, if none is given.
         reached_network: The part of a network card's bytes per second that messages reach; on a bad fabric 0.1 to 0.6.
-        flops: Operations that a GPU can do in a second, if not those of its data sheet; likewise the next three.
+        flops: Operations that a GPU can do in a second, if not those of its data sheet; likewise the next four.
         memory: Bytes of a GPU's memory.
+        bandwidth: Bytes per second from and to that memory.
         link: Bytes per second that leave a GPU for others in its node.
         network: Bytes per second that leave a GPU for other nodes: of its own card, or its share of the node's cards.
         top: Layouts to show.
         every: Show all variants of one dp × pp × cp × tp, not only the fastest of them.
         measure: Try the three best layouts for five steps each, with the trainer, on this machine.
+        measure_to: Do so, and append what was measured to this file of runs, which
+            `python -m minitrain.planning.full.published --runs` reads.
         figure: Save a picture of the best layout's memory and of its step (.svg, .png or .pdf).
         json: Print JSON.
     """
@@ -96,11 +99,13 @@ class Command:
     reached_network: float = Fabric().reached_out
     flops: float | None = None
     memory: float | None = None
+    bandwidth: float | None = None
     link: float | None = None
     network: float | None = None
     top: int = 10
     every: bool = False
     measure: bool = False
+    measure_to: Path | None = None
     figure: Path | None = None
     json: bool = False
 
@@ -122,6 +127,12 @@ class Command:
         return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer, steps=count, warmup=warmup, lr=rate)
 
     @property
+    def figures(self) -> dict[str, float | None]:
+        """Those of the data sheet that were given, by their names in `Machine`."""
+        given = {"flops": self.flops, "memory": self.bandwidth, "size": self.memory}
+        return given | {"link": self.link, "network": self.network}
+
+    @property
     def cluster(self) -> Cluster:
         """The GPUs.
 
@@ -129,12 +140,13 @@ class Command:
             ValueError: The GPU is unknown and its figures are not given, or a figure is none.
         """
         known = NAMES.get(self.gpu.lower())
-        given = {"flops": self.flops, "size": self.memory, "link": self.link, "network": self.network}
+        given = self.figures
         if known is None and None in given.values():
             raise ValueError(
                 f"gpu={self.gpu!r} is unknown; use one of {', '.join(NAMES)}, or give the figures of its data sheet, "
-                f"for example --gpu {self.gpu} --flops 312e12 --memory 80e9 --link 300e9 --network 25e9 (operations "
-                "per second, bytes, and bytes per second within a node and across nodes)"
+                f"for example --gpu {self.gpu} --flops 312e12 --memory 80e9 --bandwidth 2e12 --link 300e9 "
+                "--network 25e9 (operations per second, bytes, and bytes per second of its memory, within a node and "
+                "across nodes)"
             )
         # Written so that NaN is refused as well.
         sizes = [getattr(self.model.sizes, name) for name in SIZES]
@@ -142,7 +154,8 @@ class Command:
         whole = {"batch": self.batch, "top": self.top, **dict(zip(SIZES, sizes, strict=True))}
         for name, value in {**given, **parts, "tokens": self.tokens, **whole}.items():
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0, and finite")
+                option = {"size": "memory", "memory": "bandwidth"}.get(name, name)
+                raise ValueError(f"{option}={value:g} must be above 0, and finite")
         for name, part in parts.items():
             if part is not None and part > 1:
                 raise ValueError(f"{name}={part:g} is a part of the data sheet's figure: at most 1")
@@ -160,14 +173,16 @@ def main(arguments: list[str] | None = None) -> int:
         # Before the search, which may take a minute.
         if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
             raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
-        if asked.measure:
+        if asked.measure or asked.measure_to:
             # Refused before the search, and not after it.
-            from minitrain.planning.full.measure import refuse
+            from minitrain.planning.full import measure
 
-            refuse(asked.model, asked.gpus)
+            measure.refuse(asked.model, asked.gpus)
+            if asked.measure_to:
+                measure.last_number(asked.measure_to)
         cluster = asked.cluster
         found = proposals.propose(asked.model, asked.steps, asked.gpus, cluster, asked.top, asked.every)
-        measured = _measured(asked, found) if asked.measure else []
+        measured = _measured(asked, cluster, found) if asked.measure or asked.measure_to else []
     except ValueError as error:
         complain(error)
         return 2
@@ -305,7 +320,16 @@ def folded(line: str, width: int = 100) -> str:
     return " \\\n".join(lines)
 
 
-def _measured(asked: Command, found: list[Proposal]) -> list[float]:
-    from minitrain.planning.full.measure import tokens_per_second
+def _measured(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[float]:
+    from minitrain.planning.full import measure
 
-    return [tokens_per_second(asked.model, each.layout, asked.steps, TRIED_STEPS) for each in found[:TRIED]]
+    tried = [each.layout for each in found[:TRIED]]
+    speeds = [measure.tokens_per_second(asked.model, layout, asked.steps, TRIED_STEPS) for layout in tried]
+    if asked.measure_to:
+        # Figures that were given, or a name that only they explain, are those of the machine at hand.
+        mine = any(asked.figures.values())
+        gpu, machine = (asked.gpu, cluster.machine) if mine else measure.gpu_at_hand()
+        for layout, speed in zip(tried, speeds, strict=True):
+            row = measure.row(asked.model, layout, asked.steps, asked.per_node, gpu, machine, speed)
+            measure.append(asked.measure_to, row)
+    return speeds

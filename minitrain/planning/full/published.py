@@ -1,16 +1,15 @@
 """Published training runs, and what the model of time says of each: `python -m minitrain.planning.full.published`.
 
 `published_runs.csv` has 296 runs that others measured, with the layout, the GPU, where each number is printed, and
-whether it was read there ("read") or copied from another text ("secondary"). No one in this project measured any of
-them.
+whether it was read there ("read") or copied from another text ("secondary"). None was measured in this project.
 
 The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd and below
-466 (`fit`) and tested on the others. Runs in 8 bits are shown for comparison: products with twice the peak, attention
-in 16 bits.
+466 (`fit`) and tested on the others. Runs in 8 bits are for comparison: products with twice the peak, attention's not.
 
     python -m minitrain.planning.full.published --runs my.csv --figure errors.svg
 
-adds your own rows: the same columns; of a GPU that we do not know also flops, memory_GBps and link_GBps.
+adds your own rows, which `python -m minitrain.plan --measure-to my.csv` writes: the same columns; of a GPU that we do
+not know also flops, memory_GBps and link_GBps.
 """
 
 from __future__ import annotations
@@ -129,14 +128,13 @@ def _run(row: dict[str, str]) -> Run:
     how = recompute if recompute in ("none", "selective", "full") else "none"
     layout = Layout(dp, pp, tp, cp=number("cp"), zero=zero, microbatches=batch // (dp * sequences), recompute=how)  # type: ignore[arg-type]
     layout = replace(layout, sequence_parallel=tp > 1 and row["seq_parallel"] == "True")
-    if vp > 1:
-        layout = replace(layout, schedule="interleaved", chunks=min(vp, number("layers") // pp))
+    # Only rows of one's own name these two; of the published ones the chunks tell.
+    schedule, mode = row.get("schedule") or ("interleaved" if vp > 1 else "1f1b"), row.get("cp_mode") or "zigzag"
+    chunks = min(vp, number("layers") // pp) if schedule == "interleaved" else Layout.chunks
+    layout = replace(layout, schedule=schedule, cp_mode=mode, chunks=chunks)  # type: ignore[arg-type]
     sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
-    widths = {
-        "kv_heads": number("kv_heads"),
-        "mlp_hidden": number("ffn"),
-        "mlp": "swiglu" if row["mlp"] == "swiglu" else "gelu",
-    }
+    mlp = "swiglu" if row["mlp"] == "swiglu" else "gelu"
+    widths = {"kv_heads": number("kv_heads"), "mlp_hidden": number("ffn"), "mlp": mlp}
     # Of the preset only the name is used: all sizes are given. With dropout, attention was written out.
     dropout = 0.1 if "dropout" in row["note"] else 0.0
     model = Model("175b", *sizes, dropout, row["tied"] == "True", positions_kind=row["positions"], **widths)  # type: ignore[arg-type]
@@ -163,9 +161,11 @@ def _run(row: dict[str, str]) -> Run:
 
 def _machine(row: dict[str, str]) -> Machine:
     name = row["gpu"].removesuffix(" 500 W")
-    if name in MACHINES:
-        return MACHINES[name]
     if not row.get("flops"):
+        if name in MACHINES:
+            return MACHINES[name]
+        if row["usable"] != "yes":
+            return Machine(name, 0.0, 0.0, 0.0, 0.0, 0.0)  # nothing is predicted for it
         raise ValueError(f"gpu={name!r} is none of {', '.join(MACHINES)}; give flops, memory_GBps and link_GBps")
     return Machine(name, float(row["flops"]), 1e9 * float(row["memory_GBps"]), 0.0, 1e9 * float(row["link_GBps"]), 0.0)
 
@@ -329,17 +329,16 @@ def main(asked: Command) -> int:
     for row in rows(all_runs, lambda run: found[run.number]):
         table.add_row(*row)
     console.print(table)
-    shown = [(run, off(run)) for run in own if run.usable]
-    shown = shown or sorted(
-        ((run, found[run.number]) for run in all_runs if run.usable), key=lambda pair: -abs(pair[1])
-    )
-    console.print("your runs" if own else "the ten that are furthest off")
-    for run, error in shown if own else shown[:10]:
-        said = f"{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
-        console.print(f"{100 * error:+5.0f} %  {said}{f' ({run.note})' if run.note else ''}")
-    console.print(
-        f"{sum(not run.usable for run in all_runs)} more runs are left out, each with its reason in {RUNS.name}"
-    )
+    worst = sorted((run for run in all_runs if run.usable), key=lambda run: -abs(found[run.number]))[:10]
+    console.print("your runs: error, measured tokens/s of a GPU" if own else "the ten that are furthest off")
+    for run in own or worst:
+        speed = f"{run.speed:,.0f}  " if own else ""
+        said = f"{speed}{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
+        # A run of one's own that nothing is predicted for is listed all the same, and its note says why.
+        error = f"{100 * (off(run) if own else found[run.number]):+5.0f} %" if run.usable else "no figure"
+        console.print(f"{error}  {said}{f' ({run.note})' if run.note else ''}")
+    left_out = sum(not run.usable for run in all_runs)
+    console.print(f"{left_out} more runs are left out, each with its reason in {RUNS.name}")
     if asked.figure is not None:
         from minitrain.comm.pictures import save_figure
 
