@@ -40,11 +40,9 @@ def cache_bytes(
     return 2 * -(-layers // pipeline) * max(1, kv_heads // tensor) * head * tokens * batch * item
 
 
-def latent_cache_bytes(
-    layers: int, kv_rank: int, rope: int, tokens: int, batch: int, item: int = 2, pipeline: int = 1
-) -> int:
-    """L (r + ρ) s b w: latents and rotary keys of s tokens (DeepSeek-V2, §2.1.4), on each tensor-parallel rank."""
-    return -(-layers // pipeline) * (kv_rank + rope) * tokens * batch * item
+def latent_cache_bytes(layers: int, kv_rank: int, rope: int, tokens: int, batch: int, item: int = 2) -> int:
+    """L (r + ρ) s b w: latents and rotary keys of s tokens, on every tensor-parallel rank (DeepSeek-V2, §2.1.4)."""
+    return layers * (kv_rank + rope) * tokens * batch * item
 
 
 def latent_token_flops(

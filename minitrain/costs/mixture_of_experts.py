@@ -134,18 +134,13 @@ def bias_overshoot(gap: float, speed: float) -> int:
 
 
 def nodes_of_a_token(experts: int, choices: int, nodes: int) -> float:
-    """N (1 − C(E − E/N, k) / C(E, k)): nodes with some of a token's k experts, if all sets of k are equally likely.
-
-    A node has none of them if all k are among the E − E/N experts elsewhere (hypergeometric).
-    """
+    """N (1 − C(E − E/N, k) / C(E, k)): nodes with some of a token's k experts, if all sets of k are equally likely."""
+    # A node has none of them if all k are among the E − E/N experts elsewhere (hypergeometric).
     return nodes * (1 - math.comb(experts - experts // nodes, choices) / math.comb(experts, choices))
 
 
 def node_bytes(tokens: int, nodes: int, reached: float, hidden: int, item: int = 4) -> float:
-    """(N − 1)/N · m T h w: what leaves a node of T tokens that reach m nodes each, its own as often as any other.
-
-    A row goes to each node once (DeepSeek-V3, §3.2.2); m is `nodes_of_a_token`, and M at most if nodes are limited.
-    """
+    """(N − 1)/N · m T h w: T tokens' rows that leave a node, if each goes to m nodes once (DeepSeek-V3, §3.2.2)."""
     return (nodes - 1) / nodes * reached * tokens * hidden * item
 
 

@@ -22,11 +22,12 @@ from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_par
 
 def rotate(x: Tensor, start: int) -> Tensor:
     """RoPE: turn pairs of numbers by angles that grow with the position. x: [..., seq, rope], the first at `start`."""
-    seq, half = x.shape[-2], x.shape[-1] // 2
-    speed = 10_000 ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)  # [rope/2]
+    seq, half, dtype = x.shape[-2], x.shape[-1] // 2, torch.promote_types(x.dtype, torch.float32)
+    speed = 10_000 ** (-torch.arange(half, device=x.device, dtype=dtype) / half)  # [rope/2]
+    # In float32 at least: bfloat16 has no odd number above 256, so neighbors would be at one position.
     angle = torch.arange(start, start + seq, device=x.device)[:, None] * speed  # [seq, rope/2]
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+    a, b = x.to(dtype).chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1).to(x.dtype)
 
 
 class LatentAttention(nn.Module):
@@ -38,15 +39,13 @@ class LatentAttention(nn.Module):
         assert heads % ranks == 0 and rope % 2 == 0, "all ranks have as many heads, and rope is of pairs"
         self.group, self.kv_rank, self.head, self.rope = group, kv_rank, head, rope
 
-        def draw(*shape: int) -> Tensor:
-            return torch.randn(*shape) / shape[-1] ** 0.5
+        # On every rank: a latent belongs to no head, so there is nothing to cut it by. W_DKV is above W_KR.
+        self.down = nn.Parameter(torch.randn(kv_rank + rope, hidden) / hidden**0.5)
 
         def own(*shape: int) -> nn.Parameter:
             # All ranks draw the matrices of all heads: with the same seed, they are those of one device.
-            return nn.Parameter(draw(heads, *shape).chunk(ranks)[rank].clone())
+            return nn.Parameter((torch.randn(heads, *shape) / shape[-1] ** 0.5).chunk(ranks)[rank].clone())
 
-        # On every rank: a latent belongs to no head, so there is nothing to cut it by.
-        self.down = nn.Parameter(draw(kv_rank + rope, hidden))  # W_DKV above W_KR
         self.query = own(head + rope, hidden)  # W_Q and W_QR, [heads/n, head + rope, hidden]
         self.key, self.value = own(head, kv_rank), own(head, kv_rank)  # W_UK and W_UV, [heads/n, head, kv_rank]
         self.output = own(hidden, head)  # W_O, [heads/n, hidden, head]

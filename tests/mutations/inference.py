@@ -45,7 +45,7 @@ MUTATIONS = [
         "copy_to_parallel(latent, self.group)",
         "latent",
         LATENT,
-        (ALIKE, "bytes into all-reduces, backward"),
+        (ALIKE, "bytes into all-reduces"),
     ),
     # The trainer's sample.
     Mutation(f"{SAMPLE}.generate", "each.tokens = seen", "pass", test=f"{TEXT}::test_every_layout[tp]", why=WHY),

@@ -101,15 +101,17 @@ MUTATIONS = [
     Mutation(f"{BIAS}.route", "gates / gates.sum(-1, keepdim=True)", "gates", BIAS, "largest difference of a gate"),
     Mutation(f"{BIAS}.update", "all_reduce(load, group).wait()", "pass", BIAS, "loads and biases after a step"),
     Mutation(f"{BIAS}.update", "experts * load).sign()", "experts * load).sign() * 2", BIAS, "steps until an expert"),
-    Mutation(f"{LIMITED}.route", "topk(choices // limit, -1)", "topk(1, -1)", LIMITED, "tokens whose experts"),
     Mutation(f"{LIMITED}.route", "worth.topk(limit, -1)", "worth.topk(nodes, -1)", LIMITED, "nodes that receive"),
     Mutation(f"{LIMITED}.route", "score.gather", "choose.gather", LIMITED, "no limit, M = N: choices and gates"),
-    Mutation(
-        f"{LIMITED}.route",
-        "choose.topk(choices // limit",
-        "score.unflatten(-1, (nodes, -1)).topk(choices // limit",
-        test=f"{TESTS}/test_node_limited.py::test_as_deepseek_has_it",
-        why="where the lesson limits nodes, biases are 0, so that its rule is short",
+    *(
+        Mutation(
+            f"{LIMITED}.route",
+            "choose.topk(choices // limit",
+            new,
+            test=f"{TESTS}/test_node_limited.py::test_as_deepseek_has_it",
+            why="the lesson counts nodes, of which there are as many whichever a token chooses",
+        )
+        for new in ("score.unflatten(-1, (nodes, -1)).topk(choices // limit", "choose.topk(1")
     ),
     Mutation(
         f"{LIMITED}.nodes_of",

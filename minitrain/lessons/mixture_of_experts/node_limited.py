@@ -1,13 +1,11 @@
 """The lesson of `minitrain.mixture_of_experts.node_limited`: how many nodes a token reaches, and what leaves a node.
 
 Every rank plays a node of three experts. It routes the same tokens, which make every set of k experts their favorites
-once. So whatever a node expects, its average is exact; and what the nodes send together is as if each were a token's
-home as often as any other.
+once. So averages are exact, and each node is a token's home as often as any other.
 """
 
 from __future__ import annotations
 
-import math
 from itertools import combinations
 
 import torch
@@ -36,9 +34,6 @@ def demo(world: World) -> list[Claim]:
     freely, _, _ = bias_balanced.route(x, weight, bias, choices)
     chosen, _, _ = node_limited.route(x, weight, bias, choices, n, limit)
 
-    pairs = zip(chosen.tolist(), x.tolist(), strict=True)
-    wrong = sum(mine != by_hand(token, choices, n, limit) for mine, token in pairs)
-    rows.add("tokens whose experts are not those of the rule, taken token by token", "0", 0, wrong, "tokens")
     some = x, weight, bias + x[0], 2 * n
     what = "no limit, M = N: choices and gates that differ from bias-balanced routing's"
     rows.equal(what, node_limited.route(*some, n, n)[:2], bias_balanced.route(*some)[:2])
@@ -47,9 +42,6 @@ def demo(world: World) -> list[Claim]:
     reached = [sum(token in ids for ids in gather_objects(arrived)) for token in range(tokens)]
     what = "nodes that receive a token of the first node, all tokens"
     rows.add(what, "M", limit, max(reached), "1", relation="<=")
-    if n < 2:
-        rows.needs(2, "bytes that leave a node", "(N − 1)/N · m T h w")
-        return rows.claims()
     mean, size = costs.nodes_of_a_token(experts, choices, n), (HIDDEN, 8)
     what, predicted = "bytes that leave this node without a limit", costs.node_bytes(tokens, n, mean, *size)
     free = travel(world, freely, experts)[1]
@@ -75,17 +67,7 @@ def travel(world: World, chosen: Tensor, experts: int) -> tuple[list[float], int
     _, token = goes.T.nonzero(as_tuple=True)  # those for node 0 first
     counts = goes.sum(0).tolist()
     # All nodes have the same tokens, so as many come from each as this one keeps.
+    leaving, arriving = token.double()[:, None].expand(-1, HIDDEN), [counts[world.rank]] * world.size
     with Ledger() as ledger:
-        came = all_to_all(
-            token.double()[:, None].expand(-1, HIDDEN), counts, [counts[world.rank]] * world.size, carrier=pairwise
-        )
+        came = all_to_all(leaving, counts, arriving, carrier=pairwise)
     return came[: counts[world.rank], 0].tolist(), ledger.sent
-
-
-def by_hand(scores: list[float], choices: int, nodes: int, limit: int) -> list[int]:
-    """The rule in plain Python, for one token without biases."""
-    likes = [1 / (1 + math.exp(-score)) for score in scores]
-    on = [range(node * EACH, (node + 1) * EACH) for node in range(nodes)]
-    worth = [sum(sorted((likes[e] for e in its), reverse=True)[: choices // limit]) for its in on]
-    best = sorted(range(nodes), key=lambda node: -worth[node])[:limit]
-    return sorted((e for node in best for e in on[node]), key=lambda e: -likes[e])[:choices]
