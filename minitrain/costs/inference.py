@@ -1,7 +1,8 @@
 """Writing token by token: bytes of the cache, operations of prefill and decode, and which batch a device wants.
 
 L layers of width h, a heads of which k are key and value heads, d = h/a, N parameters, V words, b sequences, s tokens
-in the cache, w bytes per number, t tensor-parallel and p pipeline ranks.
+in the cache, w bytes per number, t tensor-parallel and p pipeline ranks. In latent attention r numbers of a token's
+latent (`kv_rank`) and ρ of its rotary key (`rope`), which all heads share.
 """
 
 from __future__ import annotations
@@ -37,6 +38,24 @@ def cache_bytes(
 ) -> int:
     """2 L k d s b w: keys and values of s tokens (Pope et al. 2022, §2); a rank has ⌈L/p⌉ layers, max(1, k/t) heads."""
     return 2 * -(-layers // pipeline) * max(1, kv_heads // tensor) * head * tokens * batch * item
+
+
+def latent_cache_bytes(layers: int, kv_rank: int, rope: int, tokens: int, batch: int, item: int = 2) -> int:
+    """L (r + ρ) s b w: latents and rotary keys of s tokens, on every tensor-parallel rank (DeepSeek-V2, §2.1.4)."""
+    return layers * (kv_rank + rope) * tokens * batch * item
+
+
+def latent_token_flops(
+    hidden: int, heads: int, head: int, kv_rank: int, rope: int, tokens: int, absorbed: bool, tensor: int = 1
+) -> int:
+    """A layer's operations for one new token that sees s, on one of t ranks with a/t heads (DeepSeek-V2, §2.1.2).
+
+    2h(r + ρ) for the latent, and per head 2h(2d + ρ) for query and output and, for attention, 4dr + s(4r + 2ρ) if it is
+    absorbed, else s(4dr + 4d + 2ρ), because the keys and values of all s tokens are made again.
+    """
+    made = 2 * 2 * head * kv_rank * (1 if absorbed else tokens)
+    seen = tokens * (4 * (kv_rank if absorbed else head) + 2 * rope)
+    return 2 * hidden * (kv_rank + rope) + heads // tensor * (2 * hidden * (2 * head + rope) + made + seen)
 
 
 def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: int = 2) -> int:

@@ -2,7 +2,8 @@
 
 T tokens in a routing group (`tokens`), E experts, k experts per token (`choices`), c the capacity factor, C `places` of
 an expert in a group; f (`parts`) the part of tokens that chose each expert, P (`means`) the mean of their
-probabilities, α a loss's `factor`; h hidden, m the width inside an expert (`inner`); w bytes per element (`item`).
+probabilities, α a loss's `factor`; h hidden, m the width inside an expert (`inner`); w bytes per element (`item`);
+N nodes, of which a token reaches M at most.
 """
 
 from __future__ import annotations
@@ -130,6 +131,17 @@ def bias_overshoot(gap: float, speed: float) -> int:
     A step moves 2u/δ tokens from at least T/2 + 1, and afterwards they go back and forth (terms as in `bias_steps`).
     """
     return round(2 * speed / gap) - 1
+
+
+def nodes_of_a_token(experts: int, choices: int, nodes: int) -> float:
+    """N (1 − C(E − E/N, k) / C(E, k)): nodes with some of a token's k experts, if all sets of k are equally likely."""
+    # A node has none of them if all k are among the E − E/N experts elsewhere (hypergeometric).
+    return nodes * (1 - math.comb(experts - experts // nodes, choices) / math.comb(experts, choices))
+
+
+def node_bytes(tokens: int, nodes: int, reached: float, hidden: int, item: int = 4) -> float:
+    """(N − 1)/N · m T h w: T tokens' rows that leave a node, if each goes to m nodes once (DeepSeek-V3, §3.2.2)."""
+    return (nodes - 1) / nodes * reached * tokens * hidden * item
 
 
 def shared_parameters(experts: int, shared: int, hidden: int, inner: int) -> int:

@@ -36,7 +36,7 @@ CHAPTERS = {
     ),
     "mixture_of_experts": (
         "switch noisy_top_k gshard expert_choice layer all_to_all expert_parallel moe_gpt "
-        "bias_balanced z_loss dropless shared_experts"
+        "bias_balanced node_limited z_loss dropless shared_experts"
     ),
     "composition": "three_axes layout model gradients step",
     "planning": "profile partition pipedream_planner memory_model search halving plan",
@@ -46,7 +46,7 @@ CHAPTERS = {
     "trainer": "trainer",
     "parameter_server": "synchronous asynchronous",
     "recommender": "embedding hybrid serving",
-    "inference": "kv_cache pipeline_decode",
+    "inference": "kv_cache latent_attention pipeline_decode",
 }
 NUMBERS = {name: f"{number:02}" for number, name in enumerate(each for each in CHAPTERS if each != "trainer")}
 PROGRAMS = {
@@ -91,7 +91,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "sequence_parallel": "linear mappings",
     "context_parallel": "online_softmax ring_attention",
     "pipeline_parallel": "splitting weight_gradients without_flush",
-    "mixture_of_experts": "all_to_all bias_balanced dropless shared_experts z_loss",
+    "mixture_of_experts": "all_to_all bias_balanced dropless node_limited shared_experts z_loss",
     "composition": "gradients model three_axes",
     "planning": "profile",
     "checkpointing": "atomic checkpoint position resharding",
@@ -99,6 +99,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "craft": "engine first_difference",
     "trainer": "trainer",
     "recommender": "serving",
+    "inference": "latent_attention",
 }
 
 

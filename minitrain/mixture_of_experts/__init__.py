@@ -2,9 +2,10 @@
 
 Four routers, each a file with one function `route`: `noisy_top_k`, `gshard`, `switch` let tokens choose experts,
 `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts the
-experts on different ranks. `bias_balanced` is a router without an auxiliary loss. Three more have a small form only:
-`z_loss` keeps logits small, `dropless` is a layer without a capacity, `shared_experts` adds experts for every token.
-One router has a full form only, `TopK`, whose idea is `noisy_top_k` without the noise.
+experts on different ranks. `bias_balanced` is a router without an auxiliary loss. Four more have a small form only:
+`node_limited` routes to few nodes, `z_loss` keeps logits small, `dropless` is a layer without a capacity,
+`shared_experts` adds experts for every token. One router has a full form only, `TopK`, whose idea is `noisy_top_k`
+without the noise.
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,

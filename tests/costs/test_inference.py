@@ -22,6 +22,15 @@ def test_llama_2_70b():
     assert LLAMA.parameters + 32000 * 8192 == pytest.approx(70e9, rel=0.02)
 
 
+def test_latents_of_deepseek():
+    # "Insights into DeepSeek-V3" (arXiv 2505.09343), table 1, per token: 61 layers of 512 + 64 numbers, and next to it
+    # Llama 3.1 405B with 126 layers and 8 key and value heads.
+    assert costs.latent_cache_bytes(61, 512, 64, 1, 1) == 70_272
+    assert costs.cache_bytes(126, 8, 128, 1, 1) == 516_096
+    # DeepSeek-V2, table 1: as much as grouped heads would with 2.25 groups.
+    assert costs.latent_cache_bytes(1, 512, 64, 4, 1) == costs.cache_bytes(1, 9, 128, 1, 1)
+
+
 def test_ranks_divide_it():
     whole = costs.cache_bytes(80, 8, 128, 100, 2)
     assert costs.cache_bytes(80, 8, 128, 100, 2, tensor=8, pipeline=10) == whole // 80

@@ -9,6 +9,7 @@ SWITCH, GSHARD, NOISY = f"{CHAPTER}.switch", f"{CHAPTER}.gshard", f"{CHAPTER}.no
 CHOICE, LAYER, MOE_GPT = f"{CHAPTER}.expert_choice", f"{CHAPTER}.layer", f"{CHAPTER}.moe_gpt"
 BIAS, Z_LOSS = f"{CHAPTER}.bias_balanced", f"{CHAPTER}.z_loss"
 DROPLESS, SHARED = f"{CHAPTER}.dropless", f"{CHAPTER}.shared_experts"
+LIMITED = f"{CHAPTER}.node_limited"
 PARALLEL, ALL_TO_ALL = f"{CHAPTER}.expert_parallel", f"{CHAPTER}.all_to_all"
 
 PLACES = "tokens of an expert that all tokens want"
@@ -100,6 +101,25 @@ MUTATIONS = [
     Mutation(f"{BIAS}.route", "gates / gates.sum(-1, keepdim=True)", "gates", BIAS, "largest difference of a gate"),
     Mutation(f"{BIAS}.update", "all_reduce(load, group).wait()", "pass", BIAS, "loads and biases after a step"),
     Mutation(f"{BIAS}.update", "experts * load).sign()", "experts * load).sign() * 2", BIAS, "steps until an expert"),
+    Mutation(f"{LIMITED}.route", "worth.topk(limit, -1)", "worth.topk(nodes, -1)", LIMITED, "nodes that receive"),
+    Mutation(f"{LIMITED}.route", "score.gather", "choose.gather", LIMITED, "no limit, M = N: choices and gates"),
+    *(
+        Mutation(
+            f"{LIMITED}.route",
+            "choose.topk(choices // limit",
+            new,
+            test=f"{TESTS}/test_node_limited.py::test_as_deepseek_has_it",
+            why="the lesson counts nodes, of which there are as many whichever a token chooses",
+        )
+        for new in ("score.unflatten(-1, (nodes, -1)).topk(choices // limit", "choose.topk(1")
+    ),
+    Mutation(
+        f"{LIMITED}.nodes_of",
+        "expert // (experts // nodes)",
+        "expert % nodes",
+        LIMITED,
+        ("nodes that receive", "bytes that leave a node with the limit"),
+    ),
     Mutation(f"{DROPLESS}.compute", "order // k", "order % len(x)", DROPLESS, "distance of output and all gradients"),
     Mutation(f"{DROPLESS}.compute", "right=True, ", "", DROPLESS, "distance of output and all gradients"),
     Mutation(f"{DROPLESS}.grouped_product", "weight.mT", "weight.mT.flip(0)", DROPLESS, "a grouped product in float32"),
@@ -141,6 +161,8 @@ MUTATIONS = [
     Mutation(f"{THEORY}.load_bytes", "experts * item", "2 * experts * item", BIAS, "bytes of the all-reduce of loads"),
     Mutation(f"{THEORY}.bias_steps", "(2 * speed)", "speed", BIAS, "steps until an expert"),
     Mutation(f"{THEORY}.bias_overshoot", "2 * speed", "speed", BIAS, "most tokens of an expert from then on"),
+    Mutation(f"{THEORY}.nodes_of_a_token", "experts // nodes", "nodes", LIMITED, "bytes that leave this node"),
+    Mutation(f"{THEORY}.node_bytes", "(nodes - 1) / nodes * ", "", LIMITED, "bytes that leave this node"),
     Mutation(f"{THEORY}.shared_parameters", "(experts + shared)", "experts", SHARED, "parameters, of whole experts"),
     Mutation(f"{THEORY}.shared_flops", "choices + shared", "choices", SHARED, "operations of both"),
     Mutation(f"{THEORY}.z_loss", "/ len(logits)", "", Z_LOSS, "z-loss, of random logits"),
