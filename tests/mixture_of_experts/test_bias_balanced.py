@@ -77,7 +77,7 @@ def load_of_two_steps(world, sizes):
             bias_balanced.update(small[layer], chosen)
             for part in x.split(sizes[world.rank]):
                 router.route(part)
-            router.eval().route(x)  # a look at held-out text does not count
+            router.eval().route(-3 * x)  # a look at held-out text does not count
             router.train()
         update(found, Comm())
         assert not any(router.load.any() for router in found)
