@@ -39,13 +39,13 @@ const FIELDS = {
   gpu: ["kind of GPU", "H100", Object.keys(machines).map(name => [name, name])],
   node: ["GPUs in a node", 8, null],
   network: ["network, GB/s for each GPU", machines.H100.network / 1e9, null],
-  good: ["reached of the network", "80", [["80", "80 %"], ["50", "50 %"], ["20", "20 %: a bad fabric"]]],
+  good: ["network speed reached", "80", [["80", "80 %"], ["50", "50 %"], ["20", "20 %: a bad fabric"]]],
   batch: ["sequences in a step", 512, null],
   dtype: ["numbers", "bfloat16", [["bfloat16", "bfloat16, fp32 copy"], ["float32", "float32"]]],
   optimizer: ["optimizer", "adamw", [["adamw", "AdamW"], ["lars", "LARS"], ["sgd", "SGD"]]],
-  reached: ["reached of the peak", "fitted", [["fitted", "as published runs"], ["60", "60 %"], ["50", "50 %, as in the chapters"], ["40", "40 %"]]],
+  reached: ["peak speed reached", "fitted", [["fitted", "as published runs"], ["60", "60 %"], ["50", "50 %, as in the chapters"], ["40", "40 %"]]],
   tokens: ["billions of tokens", 300, null],
-  dp: ["dp: data", 8, null],
+  dp: ["dp: data", 64, null],
   zero: ["ZeRO", "1", [["0", "none"], ["1", "stage 1"], ["2", "stage 2"], ["3", "stage 3, FSDP"]]],
   tp: ["tp: tensor", 1, null],
   sequence: ["sequence parallel", "no", YES],
@@ -53,7 +53,7 @@ const FIELDS = {
   cp: ["cp: context", 1, null],
   ep: ["ep: experts", 1, null],
   recompute: ["recomputation", "none", [["none", "none"], ["selective", "selective"], ["full", "full"]]],
-  microbatches: ["micro-batches", 64, null],
+  microbatches: ["micro-batches", 2, null],
 }
 const SIZES = Object.keys(FIRST).filter(name => name in FIELDS)
 const MAIN = SIZES.filter(name => Object.keys(FIELDS).indexOf(name) <= Object.keys(FIELDS).indexOf("experts"))
@@ -208,8 +208,10 @@ function ranking(c, choose) {
 function commands(c) {
   const ways = { minitrain: minitrain(c, models, SIZES), torchtitan: torchtitan(c), "Megatron-LM": megatron(c) }
   return Object.entries(ways).flatMap(([name, { command, notes }]) => {
-    const pre = Object.assign(document.createElement("pre"), { innerHTML: "<code></code>", tabIndex: 0 })
-    pre.firstChild.textContent = command
+    const pre = Object.assign(document.createElement("pre"), { innerHTML: '<code tabindex="0"></code>' })
+    for (const option of command.split(/(?<= )(?=--)/)) { // a line ends between options
+      pre.firstChild.append(Object.assign(document.createElement("span"), { textContent: option }))
+    }
     return [paragraph(`<strong>${name}</strong>: ${notes.join(" ")}`), pre]
   })
 }
@@ -232,7 +234,7 @@ function result(c, width) {
   const times = Object.fromEntries(Object.keys(TIME).map(name => [name, seconds[name] * scale]))
   const mfu = 100 * utilization(stepFlops(c.batch, shape), step, gpus, machine.flops)
   return [
-    paragraph(`<strong>${group(gpus)} GPU${gpus > 1 ? "s" : ""}</strong>, a model of ${short(whole / 1e9)} billion parameters. ` +
+    paragraph(`<strong>${named(c)}</strong> on ${group(gpus)} GPU${gpus > 1 ? "s" : ""}, a model of ${short(whole / 1e9)} billion parameters. ` +
       `A GPU${c.pp > 1 ? ` of stage ${worst}` : ""} holds <strong>${short(most / 1e9)} GB</strong>${c.pp > 1 ? ", the most of all" : ""}. ${fits}`),
     bars(width, rows, BYTES, Math.max(most / 1e9, limit) * 1.02, "GB", limit),
     legend(BYTES, {}, inGb(stages[worst]), "GB"),

@@ -116,7 +116,7 @@ def test_pages(site: Path, address: str, browser) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "404.html"]
+    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "calculator/", "404.html"]
 )
 def test_pages_are_accessible(address: str, browser, name: str, scheme: str) -> None:
     """By the rules of axe: a page of each kind, wide and narrow, light and dark.
@@ -252,7 +252,7 @@ def test_the_calculator_says_what_the_formulas_say(address: str, page) -> None:
     page.goto(f"{address}calculator/?{asked}")
     said = page.locator(".calculator-result").text_content() or ""
     held = sum(layout.held(shape, cut, 0, layout.Sizes()).values()) / 1e9
-    assert "1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
+    assert "dp16×pp8×tp8 on 1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
     step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"], reached=fitted(MACHINES["H100"])).step
     assert f"A step takes {step:.3g} s" in said
     command = page.locator(".calculator-result code").first.text_content().split()[1:]
@@ -260,7 +260,7 @@ def test_the_calculator_says_what_the_formulas_say(address: str, page) -> None:
     assert ended.returncode == 0 and "1,024" in ended.stdout, ended.stderr
     page.goto(f"{address}calculator/?model=none&zero=9&dp=x&tp=2")  # what does not exist is as at first
     said = page.locator(".calculator-result").text_content() or ""
-    assert "16 GPUs, a model of 6.66 billion parameters" in said
+    assert "dp64×tp2 on 128 GPUs, a model of 6.66 billion parameters" in said
     page.goto(f"{address}calculator/?{asked}")
     page.locator("input[name=tp]").fill("7")
     assert "tp = 7 does not divide 96 heads" in page.locator(".calculator-problem").text_content()
@@ -303,9 +303,9 @@ def test_a_config_gives_ranked_layouts_and_the_flags_for_them(address: str, page
     second = found[1].cut
     rows.nth(1).locator("button").press("Enter")
     assert rows.nth(1).locator("button").get_attribute("aria-pressed") == "true"
-    assert page.locator("input[name=dp]").input_value() == str(second.dp) and f"dp={second.dp}" in page.url
+    assert page.locator("input[name=dp]").input_value() == str(second.dp) and f"tp={second.tp}" in page.url
     ours, titan, megatron = page.locator(".calculator-result code").all_text_contents()
-    assert f"--preset 8b --dp {second.dp}" in ours
+    assert f"--preset 8b --dp {second.dp} --tp {second.tp}" in ours
     assert f"--parallelism.tensor_parallel_degree {second.tp}" in titan
     assert f"--micro-batch-size {second.sequences} --global-batch-size 512 --seq-length 8192" in megatron
 
