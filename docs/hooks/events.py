@@ -197,6 +197,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "calculator": lambda: calculator.data(package),
         "which": which.chart,
         "game": lambda: game.table(package),
+        "game-data": lambda: game.data(package),
         "published": lambda: game.published(package),
     }
     for name, content in places.items():
