@@ -10,10 +10,12 @@ export function layerCounts(layers, stages) {
   return Array.from({ length: stages }, (_, stage) => floor(layers / stages) + (stage < layers % stages ? 1 : 0))
 }
 
-// minitrain.costs.layout.mixtures: the second, fourth, … layer has experts
+// minitrain.costs.layout.mixtures: of so many layers the last has experts, but not of the first ones
 export function mixtures(shape, pp, stage) {
+  if (!shape.experts) return 0
   const counts = layerCounts(shape.layers, pp), before = sum(counts.slice(0, stage))
-  return shape.experts ? floor((before + counts[stage]) / 2) - floor(before / 2) : 0
+  const until = layer => floor(Math.max(layer, shape.dense_first) / shape.mixture_every)
+  return until(before + counts[stage]) - until(before)
 }
 
 // minitrain.costs.vocabulary.rows
@@ -21,17 +23,53 @@ export function rows(vocabulary, ranks) {
   return Math.ceil(vocabulary / ranks)
 }
 
-const kvWidth = shape => floor(shape.hidden / shape.heads) * (shape.kv_heads || shape.heads)
-const mlpWidth = shape => shape.inner || 4 * shape.hidden
+// Widths of minitrain.costs.composition.Shape
+export const mlpWidth = shape => shape.inner || 4 * shape.hidden
+export const expertWidth = shape => shape.expert_inner || mlpWidth(shape)
+const head = shape => {
+  if (shape.latent) return shape.latent.plain + shape.latent.rotated
+  return shape.head_size || floor(shape.hidden / shape.heads)
+}
+const queryWidth = shape => shape.heads * head(shape)
+const mixedWidth = shape => shape.heads * (shape.latent ? shape.latent.value : head(shape))
+const kvWidth = shape => head(shape) * (shape.kv_heads || shape.heads)
+const kvPieces = (shape, tensor) => Math.min(tensor, shape.kv_heads || shape.heads)
+const kvOwn = (shape, tensor) => floor(kvWidth(shape) / kvPieces(shape, tensor))
+
+// Elements of an MLP's matrices and biases on a tensor-parallel rank.
+function mlpParts(shape, width, tensor) {
+  const ways = shape.gated ? 2 : 1, matrix = floor((shape.hidden * width) / tensor)
+  return [(ways + 1) * matrix, shape.biases === "all" ? ways * floor(width / tensor) + shape.hidden : 0]
+}
+
+function attentionParts(shape, tensor) {
+  const h = shape.hidden, cut = (inputs, outputs, ranks = tensor) => floor((inputs * outputs) / ranks)
+  if (shape.latent) {
+    const { queries, keys, plain, rotated, value } = shape.latent, a = shape.heads
+    const down = (queries + keys + rotated) * h
+    return [down + cut(queries, a * (plain + rotated)) + cut(keys, a * (plain + value)) + cut(a * value, h), queries + keys]
+  }
+  const pieces = kvPieces(shape, tensor), width = queryWidth(shape), own = kvWidth(shape)
+  let vectors = shape.biases === "none" ? 0 : floor(width / tensor) + 2 * floor(own / pieces)
+  vectors += (shape.biases === "all" ? h : 0) + (shape.qk_norm ? 2 * head(shape) : 0)
+  return [cut(h, width) + 2 * cut(h, own, pieces) + cut(width, h), vectors]
+}
+
+// Of a layer and of one expert: elements of matrices and of vectors. minitrain.costs.composition.layer_parameters
+function layerParts(shape, mixture, tensor) {
+  const [matrices, vectors] = attentionParts(shape, tensor), norms = (shape.rms ? 2 : 4) * shape.hidden
+  const width = mixture ? shape.shared_experts * expertWidth(shape) : mlpWidth(shape)
+  const [inner, biases] = width ? mlpParts(shape, width, tensor) : [0, 0]
+  const router = mixture ? shape.gates * shape.hidden * shape.experts : 0
+  const balance = mixture && shape.router_bias ? shape.experts : 0
+  const expert = mixture ? mlpParts(shape, expertWidth(shape), tensor) : [0, 0]
+  return { all: [matrices + inner + router, vectors + norms + biases + balance], expert }
+}
 
 // minitrain.costs.layout.layer_shares: [shared, of experts]
 export function layerShares(shape, mixture, tensor, own) {
-  const h = shape.hidden, column = (inputs, outputs) => floor((inputs * outputs) / tensor) + floor(outputs / tensor)
-  const row = (inputs, outputs) => floor((inputs * outputs) / tensor) + outputs
-  const attention = column(h, h) + 2 * column(h, kvWidth(shape)) + row(h, h) + 4 * h
-  if (mixture) return [attention + shape.gates * h * shape.experts, own * (column(h, 4 * h) + row(4 * h, h))]
-  const inner = mlpWidth(shape)
-  return [attention + (shape.gated ? 2 : 1) * column(h, inner) + row(inner, h), 0]
+  const { all, expert } = layerParts(shape, mixture, tensor)
+  return [sum(all), own * sum(expert)]
 }
 
 // minitrain.costs.layout.parameters: [shared, of experts]
@@ -46,7 +84,7 @@ export function parameters(shape, cut, stage) {
     ofExperts += count * one[1]
   }
   if (stage === 0) shared += table + (shape.learned ? shape.positions * h : 0)
-  if (last) shared += 2 * h + (stage > 0 || !shape.tied ? table : 0)
+  if (last) shared += (shape.rms ? 1 : 2) * h + (stage > 0 || !shape.tied ? table : 0)
   return [shared, ofExperts]
 }
 
@@ -58,25 +96,33 @@ export function stateBytes(stage, count, ranks, parameter, gradient, optimizer) 
 
 // minitrain.costs.composition_kept.layer_kept, with fused attention and without dropout
 export function layerKept(batch, shape, tensor, sequence, recompute, item) {
-  const seq = shape.positions, outside = sequence ? tensor : 1
-  const wide = batch * seq * shape.hidden * item, few = batch * seq * item, inner = few * mlpWidth(shape)
+  const seq = shape.positions, outside = sequence ? tensor : 1, wider = Math.max(4, item), tokens = batch * seq
+  const wide = tokens * shape.hidden * item, few = tokens * item, inner = few * mlpWidth(shape)
   if (recompute === "full") return floor(wide / outside)
-  const whole = [wide, 2 * few, wide, wide, 2 * few, wide] // two norms and the inputs of attention and MLP
-  const divided = [few * (shape.hidden + 2 * kvWidth(shape)), wide] // queries, keys, values; output
-  divided.push(inner * (shape.gated ? 2 : 1), inner) // before and after GELU
-  if (recompute !== "selective") divided.push(Math.max(4, item) * batch * shape.heads * seq) // sums of the softmax
-  let kept = sum(whole.map(size => floor(size / outside))) + sum(divided.map(size => floor(size / tensor)))
-  if (!shape.learned) kept += Math.max(4, item) * seq * 3 * floor(shape.hidden / shape.heads / 2)
-  return kept
+  const statistics = shape.rms ? wider * tokens : 2 * few
+  const whole = [wide, statistics, wide, wide, statistics, wide] // two norms and the inputs of attention and MLP
+  const width = queryWidth(shape), keys = kvOwn(shape, tensor) * tensor
+  const divided = [few * mixedWidth(shape), inner * (shape.gated ? 3 : 1), inner]
+  if (shape.qk_norm) divided.push(tokens * (item * (width + keys) + floor((wider * (width + keys)) / head(shape))))
+  if (shape.latent) {
+    const { queries, keys: narrow, rotated, value } = shape.latent
+    whole.push(few * (2 * queries + 2 * narrow + rotated) + 2 * wider * tokens)
+    divided.push(few * (2 * width + shape.heads * value))
+  } else divided.push(few * (width + 2 * keys))
+  if (recompute !== "selective") divided.push(wider * tokens * shape.heads) // sums of the softmax
+  const kept = sum(whole.map(size => floor(size / outside))) + sum(divided.map(size => floor(size / tensor)))
+  const angles = shape.latent ? shape.latent.rotated : head(shape)
+  return kept + (shape.learned ? 0 : wider * seq * 3 * floor(angles / 2))
 }
 
 // minitrain.costs.composition_kept.mixture_kept
 export function mixtureKept(batch, shape, routes, tensor, sequence, recompute, item) {
   const dense = layerKept(batch, shape, tensor, sequence, recompute, item)
   if (recompute === "full") return dense
-  const wide = batch * shape.positions * shape.hidden * item, mlp = floor((8 * wide) / tensor)
-  const gathered = sequence ? wide - floor(wide / tensor) : 0
-  return dense - mlp + gathered + (2 * shape.hidden + floor((8 * shape.hidden) / tensor)) * routes * item
+  const tokens = batch * shape.positions, inside = shape.gated ? 4 : 2, own = expertWidth(shape)
+  const wide = tokens * shape.hidden * item, gathered = sequence ? wide - floor(wide / tensor) : 0
+  const mlp = floor((inside * tokens * (mlpWidth(shape) - shape.shared_experts * own) * item) / tensor)
+  return dense - mlp + gathered + (2 * shape.hidden + floor((inside * own) / tensor)) * routes * item
 }
 
 // minitrain.costs.composition_kept.ends_kept: [embedding, output], without dropout
@@ -85,7 +131,8 @@ export function endsKept(batch, shape, first, last, tensor, sequence, item) {
   const positions = shape.learned ? floor((8 * shape.positions) / outside) : 0
   const numbers = first ? (8 + (tensor > 1 ? 1 : 0)) * tokens + positions : 0
   if (!last) return [numbers, 0]
-  const wide = floor(((2 * shape.hidden + 2) * tokens * item) / outside)
+  const statistics = shape.rms ? Math.max(4, item) : 2 * item
+  const wide = floor(((2 * shape.hidden * item + statistics) * tokens) / outside)
   const logits = rows(shape.vocabulary, tensor) * tokens
   if (tensor === 1) return [numbers, wide + 8 * tokens + Math.max(4, item) * (logits + 1)]
   return [numbers, wide + item * logits + (2 * Math.max(4, item) + 8 + 2) * tokens + 8]
@@ -107,7 +154,7 @@ export function held(shape, cut, stage, sizes) {
   const layers = layerCounts(shape.layers, cut.pp)[stage], routed = mixtures(shape, cut.pp, stage)
   const kept = recompute => {
     const how = [cut.tp, cut.sequence, recompute, sizes.parameter]
-    const mixture = routed ? mixtureKept(cut.sequences, own, cut.sequences * own.positions, ...how) : 0
+    const mixture = routed ? mixtureKept(cut.sequences, own, cut.sequences * own.positions * shape.chosen, ...how) : 0
     return [layerKept(cut.sequences, own, ...how), mixture]
   }
   const [dense, mixture] = kept(cut.recompute), [whole, wholeMixture] = kept("none")
@@ -122,17 +169,14 @@ export function held(shape, cut, stage, sizes) {
 
 // minitrain.costs.layout.layer_products: operations of a layer's products in forward, on one rank
 export function layerProducts(batch, shape, mixture, tensor, context) {
-  const h = shape.hidden, all = batch * shape.positions, tokens = floor(all / context)
-  const mlp = 2 * all * h * (shape.gated ? 3 : 2) * mlpWidth(shape)
-  const products = floor((4 * all * h * (h + kvWidth(shape)) + mlp) / (tensor * context))
-  if (!mixture) return products
-  const routed = floor((16 * tokens * h * h) / tensor) + shape.gates * 2 * tokens * h * shape.experts
-  return products - floor(floor(mlp / context) / tensor) + routed
+  const { all, expert } = layerParts(shape, mixture, tensor), tokens = floor((batch * shape.positions) / context)
+  return 2 * tokens * (all[0] + shape.chosen * expert[0])
 }
 
 // minitrain.costs.layout.layer_core: those of its core, with nothing left out
 export function layerCore(batch, shape, tensor, context) {
-  return floor(floor((4 * batch * shape.positions * shape.positions * shape.hidden) / context) / tensor)
+  const both = floor((4 * batch * shape.positions * shape.positions * (queryWidth(shape) + mixedWidth(shape))) / 2)
+  return floor(floor(both / context) / tensor)
 }
 
 // minitrain.costs.fabric.Fabric.inside, ring, message, wait and leaving
@@ -224,10 +268,10 @@ export function bar(shape, cut, sizes, machine, fabric, reached) {
   const sums = layers * (2 * forwards + 2) // all-reduces of a micro-batch, each of two rings
   const tensor = (sums * wide * 2 * (cut.tp - 1)) / cut.tp / ring(fabric, machine, cut.tp, 1)
   const times = cut.recompute === "none" ? 2 : 3
-  const keys = layers * (cut.cp - 1) * 2 * ((tokens * kvWidth(shape)) / cut.tp) * (times * item + Math.max(4, item))
+  const keys = layers * (cut.cp - 1) * 2 * tokens * kvOwn(shape, cut.tp) * (times * item + Math.max(4, item))
   const keyRing = [keys / message(fabric, machine, cut.cp, cut.tp), cores[busiest]]
   const near = [cut.ep, cut.tp * cut.cp]
-  const routes = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * leaving(fabric, ...near)
+  const routes = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * shape.chosen * leaving(fabric, ...near)
   const waited = tensor + 2 * sums * m * wait(fabric, cut.tp, 1) + routes / message(fabric, machine, ...near)
   const last = cut.pp - 1
   let boundary = (((busiest < last ? 1 : 0) + (busiest > 0 ? 1 : 0)) * wide) / (cut.sequence ? cut.tp : 1)

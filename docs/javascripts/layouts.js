@@ -1,23 +1,27 @@
 // The ranking of layouts: minitrain.costs.layout_search, under the same names.
 // tests/site/test_calculator.py compares both on two hundred drawn cases.
 
-import { bar, held } from "./costs.js"
+import { bar, expertWidth, held, mlpWidth } from "./costs.js"
 
 const ROOM = 0.1, LONG = 8192, SEQUENCES = [1, 2, 4, 8, 16]
 
 export const divisors = number => Array.from({ length: number }, (_, i) => i + 1).filter(each => number % each === 0)
 
+// Whether tp ranks can divide a layer; latent attention is planned without.
+export function divides(shape, tp) {
+  const keys = shape.kv_heads || shape.heads
+  const widths = [shape.heads, mlpWidth(shape), shape.experts ? expertWidth(shape) : tp]
+  return widths.every(width => width % tp === 0) && !(keys % tp && tp % keys) && (tp === 1 || !shape.latent)
+}
+
 // The sizes of dp, pp, cp, tp and ep that divide the GPUs, the batch and the model; tp stays within a node.
 export function axes(shape, gpus, batch, perNode) {
-  const found = [], all = divisors(gpus), long = Math.floor(shape.positions / LONG)
-  const contexts = all.filter(cp => cp === 1 || (cp <= long && !shape.experts))
-  const widths = [shape.heads, shape.kv_heads, shape.inner || 4 * shape.hidden]
-  for (const tp of divisors(perNode)) {
-    if (widths.some(width => width % tp)) continue
+  const found = [], most = shape.experts || shape.latent ? 1 : Math.floor(shape.positions / LONG), all = divisors(gpus)
+  const contexts = all.filter(cp => cp === 1 || (cp <= most && shape.positions % (2 * cp) === 0))
+  for (const tp of divisors(perNode).filter(ranks => divides(shape, ranks))) {
     for (const pp of all) for (const ep of divisors(shape.experts || 1)) for (const cp of contexts) {
       const dp = gpus / (tp * pp * cp)
       if (!Number.isInteger(dp) || pp > shape.layers || batch % dp || dp % ep) continue
-      if (cp > 1 && shape.positions % (2 * cp)) continue
       found.push({ dp, pp, cp, tp, ep, zero: 0, sequence: tp > 1 && shape.positions % (cp * tp) === 0, recompute: "none" })
     }
   }

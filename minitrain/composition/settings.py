@@ -65,7 +65,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "deepseek-v3": _LLAMA
     | _sizes(61, 7168, 128, 4096, 129280, mlp_hidden=18432, norm_eps=1e-6)
     | {"experts": 256, "experts_per_token": 8, "expert_hidden": 2048, "shared_experts": 1}
-    | {"mixture_every": 1, "dense_first": 3},
+    | {"mixture_every": 1, "dense_first": 3, "router_bias": True, "latent": (1536, 512, 128, 64, 128)},
 }
 
 
@@ -154,6 +154,8 @@ class Sizes:
     Attributes:
         kv_heads: Never 0 here, but as many as heads; likewise the next three.
         experts_per_token: None: the router's own number.
+        router_bias: Routers add a number for each expert, by which the load is balanced.
+        latent: Widths of latent attention, as `minitrain.costs.composition.Latent` says; none: the usual one.
     """
 
     layers: int
@@ -179,6 +181,8 @@ class Sizes:
     shared_experts: int = 0
     mixture_every: int = 2
     dense_first: int = 0
+    router_bias: bool = False
+    latent: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         widths = {"kv_heads": self.heads, "mlp_hidden": 4 * self.hidden}
@@ -414,7 +418,7 @@ def check_trained(model: Model) -> None:
     trained = {"kv_heads": sizes.heads, "mlp_hidden": 4 * sizes.hidden, "expert_hidden": 4 * sizes.hidden}
     trained |= {"head_size": sizes.hidden // sizes.heads}
     names = ("mlp", "norm", "norm_eps", "biases", "qk_norm", "rope_factor")
-    names += ("experts_per_token", "shared_experts", "mixture_every", "dense_first")
+    names += ("latent", "experts_per_token", "shared_experts", "mixture_every", "dense_first", "router_bias")
     for name, value in (trained | {name: getattr(Sizes, name) for name in names}).items():
         if (asked := getattr(sizes, name)) != value:
             raise ValueError(f"{name}={asked} can be planned, not trained so far; use --dry-run, or {name}={value}")
@@ -439,6 +443,8 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
     for name in ("mlp_hidden", *(["expert_hidden"] if sizes.experts else [])):
         if getattr(sizes, name) % tp:
             yield f"{name}={getattr(sizes, name)} does not divide by tp={tp}"
+    if sizes.latent and (tp > 1 or cp > 1):
+        yield f"tp={tp} and cp={cp}: the latent attention of preset={model.preset} is planned without them"
     if cp > 1:
         yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:

@@ -92,7 +92,7 @@ def parameters(shape: Shape, cut: Cut, stage: int) -> tuple[int, int]:
         shared, of_experts = shared + count * one[0], of_experts + count * one[1]
     table = vocabulary.rows(shape.vocabulary, cut.tp) * shape.hidden
     shared += (table + shape.learned * shape.positions * shape.hidden) * (stage == 0)
-    shared += (2 * shape.hidden + table * (stage > 0 or not shape.tied)) * last
+    shared += ((1 if shape.rms else 2) * shape.hidden + table * (stage > 0 or not shape.tied)) * last
     return shared, of_experts
 
 
@@ -100,7 +100,11 @@ def parameters(shape: Shape, cut: Cut, stage: int) -> tuple[int, int]:
 def layer_kept(batch: int, shape: Shape, tensor: int, sequence: bool, item: int, recompute: str) -> tuple[int, int]:
     """Bytes that a rank keeps of a dense layer, and of one with experts, whose load is even."""
     args = tensor, sequence, recompute, item
-    routed = composition_kept.mixture_kept(batch, shape, batch * shape.positions, *args) if shape.experts else 0
+    routed = (
+        composition_kept.mixture_kept(batch, shape, batch * shape.positions * shape.chosen, *args)
+        if shape.experts
+        else 0
+    )
     return composition_kept.layer_kept(batch, shape, *args), routed
 
 
@@ -127,7 +131,7 @@ def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
 
 def layer_products(batch: int, shape: Shape, mixture: bool, tensor: int, context: int) -> int:
     """Operations of a layer's products in forward, on one rank; of a mixture with an even load."""
-    rows = batch * shape.positions // context
+    rows = batch * shape.positions // context * shape.chosen
     layer = kinds(shape).get(mixture)
     return 0 if layer is None else layer_work(batch, shape, layer, rows, tensor, "none", context).weight
 
@@ -210,10 +214,10 @@ def bar(
     sums = layers * (2 * forwards + 2)  # all-reduces of a micro-batch, each of two rings
     tensor = sums * wide * 2 * (cut.tp - 1) / cut.tp / fabric.ring(machine, cut.tp) + 2 * sums * m * fabric.wait(cut.tp)
     times = 2 if cut.recompute == "none" else 3
-    keys = layers * (cut.cp - 1) * 2 * (tokens * shape.kv_width / cut.tp) * (times * item + max(4, item))
+    keys = layers * (cut.cp - 1) * 2 * tokens * shape.kv_own(cut.tp) * (times * item + max(4, item))
     ring = keys / fabric.message(machine, cut.cp, cut.tp)
     near = cut.ep, cut.tp * cut.cp
-    rows = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * 1
+    rows = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * shape.chosen
     waited = tensor + rows * fabric.leaving(*near) / fabric.message(machine, *near)
     last = cut.pp - 1
     boundary = ((busiest < last) + (busiest > 0)) * wide / (cut.tp if cut.sequence else 1)

@@ -32,15 +32,21 @@ def divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
+def divides(shape: Shape, tp: int) -> bool:
+    """Whether tp ranks can divide a layer; latent attention is planned without."""
+    keys = shape.kv_heads or shape.heads
+    widths = shape.heads, shape.mlp_width, shape.expert_width if shape.experts else tp
+    return all(width % tp == 0 for width in widths) and not (keys % tp and tp % keys) and (tp == 1 or not shape.latent)
+
+
 def axes(shape: Shape, gpus: int, batch: int, per_node: int = 8) -> Iterator[Cut]:
     """The sizes of dp, pp, cp, tp and ep that divide the GPUs, the batch and the model; tp stays within a node."""
-    contexts = [cp for cp in divisors(gpus) if cp == 1 or cp <= shape.positions // LONG and not shape.experts]
-    for tp, pp, ep, cp in product(divisors(per_node), divisors(gpus), divisors(shape.experts or 1), contexts):
+    most = 1 if shape.experts or shape.latent else shape.positions // LONG
+    contexts = [cp for cp in divisors(gpus) if cp == 1 or cp <= most and shape.positions % (2 * cp) == 0]
+    ways = [tp for tp in divisors(per_node) if divides(shape, tp)]
+    for tp, pp, ep, cp in product(ways, divisors(gpus), divisors(shape.experts or 1), contexts):
         dp, rest = divmod(gpus, tp * pp * cp)
-        widths = shape.heads, shape.kv_heads, shape.mlp_width
-        if rest or pp > shape.layers or batch % dp or dp % ep or any(width % tp for width in widths):
-            continue
-        if cp == 1 or shape.positions % (2 * cp) == 0:
+        if not (rest or pp > shape.layers or batch % dp or dp % ep):
             yield Cut(dp, pp, cp, tp, ep, sequence=tp > 1 and shape.positions % (cp * tp) == 0)
 
 

@@ -24,7 +24,7 @@ from minitrain.costs import (
     vocabulary,
     zero,
 )
-from minitrain.costs.composition import Shape
+from minitrain.costs.composition import Latent, Shape
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from tests.site.conftest import ROOT
@@ -58,16 +58,24 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
+def drawn(draw: random.Random, heads: int, positions: int) -> Shape:
+    """A model of any kind: GPT-2's, Llama's, a mixture of experts, with latent attention or without."""
+    layers, experts = draw.randint(1, 128), draw.choice([0, 0, 2, 3, 8, 64])
+    shape = Shape(
+        layers, 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000), draw.random() < 0.5,
+        experts, draw.choice([1, 2]), draw.random() < 0.5, draw.choice([0, *(n for n in (1, 2, 8) if heads % n == 0)]),
+        draw.choice([0, 256, 11008]), draw.random() < 0.5, draw.choice([0, 64, 128]), draw.random() < 0.5,
+        draw.choice(["all", "qkv", "none"]), draw.random() < 0.3, draw.choice([0, 512]), draw.choice([0, 0, 1, 2]),
+        draw.choice([1, 2, 3]), draw.choice([0, 0, 3]), draw.random() < 0.3, chosen=draw.choice([1, 2, 8]),
+    )  # fmt: skip
+    return shape._replace(latent=Latent(1536, 512, 128, 64, 128)) if draw.random() < 0.2 else shape
+
+
 def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
     """For each function of the file, arguments and its original."""
     heads = draw.choice([1, 2, 4, 8, 16, 32])
-    positions, experts = 8 * draw.randint(1, 4096), draw.choice([0, 0, 2, 3, 8, 64])
-    shape = Shape(
-        draw.randint(1, 128), 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000),
-        draw.random() < 0.5, experts, draw.choice([1, 2]), draw.random() < 0.5,
-        draw.choice([0, *(few for few in (1, 2, 8) if heads % few == 0)]), draw.choice([0, 256, 11008]),
-        draw.random() < 0.5,
-    )  # fmt: skip
+    positions = 8 * draw.randint(1, 4096)
+    shape = drawn(draw, heads, positions)
     cut = Cut(
         draw.randint(1, 64), draw.randint(1, min(16, shape.layers)), draw.choice([1, 1, 2, 4]),
         draw.choice([ranks for ranks in (1, 2, 4, 8) if heads % ranks == 0]), draw.randint(1, 3), draw.randint(0, 3),
@@ -88,7 +96,7 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
         "layerCounts": ((shape.layers, cut.pp), composition.layer_counts),
         "mixtures": ((shape, cut.pp, stage), layout.mixtures),
         "rows": ((shape.vocabulary, cut.tp), vocabulary.rows),
-        "layerShares": ((shape, kind, cut.tp, experts and small[0]), layout.layer_shares),
+        "layerShares": ((shape, kind, cut.tp, small[0] if kind else 0), layout.layer_shares),
         "parameters": ((shape, cut, stage), layout.parameters),
         "stateBytes": ((cut.zero, shape.hidden**2, cut.dp, *sizes), zero.state_bytes),
         "layerKept": ((cut.sequences, shape, *cut_layer), composition_kept.layer_kept),
@@ -117,7 +125,7 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
 
 def step_flops(batch: int, shape: Shape) -> int:
     """With as many rows as an even load gives."""
-    return composition_work.step_flops(batch, shape, batch * shape.positions)
+    return composition_work.step_flops(batch, shape, batch * shape.positions * shape.chosen)
 
 
 def same(theirs: Any, ours: Any) -> bool:
@@ -158,7 +166,8 @@ def clusters(draw: random.Random) -> tuple:
     shape = Shape(
         draw.choice([12, 24, 32, 61, 80]), 64 * heads * draw.choice([1, 2]), heads, draw.choice([1024, 4096, 32768]),
         draw.choice([32000, 50257, 128256]), draw.random() < 0.5, draw.choice([0, 0, 8]), 1, draw.random() < 0.5,
-        draw.choice([0, 4]), draw.choice([0, 11008]), draw.random() < 0.5,
+        draw.choice([0, 4]), draw.choice([0, 11008]), draw.random() < 0.5, mixture_every=draw.choice([1, 2]),
+        rms=draw.random() < 0.5, chosen=draw.choice([1, 2]), expert_inner=draw.choice([0, 512]),
     )  # fmt: skip
     gpus = draw.choice([1, 2, 8, 8, 16, 24, 48])
     machine = draw.choice([each for name, each in roofline.MACHINES.items() if name != "TPU v5e"])
