@@ -1,12 +1,9 @@
 // The game's page: a form, a score, two pictures, a link. What it computes is in referee.js.
 
+import { BYTES, MEANING, TIME, bars, group, legend } from "./drawings.js"
 import { judge, problem } from "./referee.js"
 
 const { max, min } = Math, sum = numbers => numbers.reduce((total, number) => total + number, 0)
-const BYTES = { "parameters": "#0072b2", "gradients": "#e69f00", "optimizer states": "#56b4e9", "activations": "#f0e442" }
-const TIME = { compute: "#56b4e9", again: "#f0e442", exposed: "#d55e00", idle: "#bbbbbb" }
-const NAMES = { compute: "computing", again: "computing again", exposed: "waiting for messages", idle: "idle in the pipeline" }
-const LEFT = 84, ROW = 30
 // name: [label, options or null for a number]
 const FIELDS = {
   dp: ["dp: data", null],
@@ -20,53 +17,7 @@ const FIELDS = {
   schedule: ["schedule", [["1f1b", "1F1B"], ["gpipe", "GPipe"], ["interleaved", "interleaved"], ["zb-h1", "zero bubble H1"], ["zb-h2", "zero bubble H2"]]],
   chunks: ["chunks, if interleaved", null],
 }
-const group = number => Math.round(number).toLocaleString("en-US")
-const short = number => (number >= 100 ? group(number) : String(Number(number.toPrecision(3))))
 const signed = part => `${part < 0 ? "−" : "+"}${Math.abs(100 * part).toFixed(1)} %`
-
-function element(name, attributes, parent, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name)
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-  if (text !== undefined) made.textContent = text
-  parent?.append(made)
-  return made
-}
-
-// Your bar above the one to beat, with a line where the limit is.
-function bars(width, each, colors, unit, limit) {
-  const total = parts => sum(Object.keys(colors).map(name => parts[name]))
-  const end = 1.02 * max(limit ?? 0, ...each.map(([, parts]) => total(parts)))
-  const x = value => LEFT + (value * (width - LEFT - 80)) / end, height = ROW * each.length + (limit ? 18 : 0)
-  const said = each.map(([title, parts]) => `${title}: ${short(total(parts))} ${unit}`).join("; ")
-  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": said })
-  each.forEach(([title, parts], index) => {
-    let from = 0
-    const y = index * ROW + 3
-    element("text", { x: 0, y: y + 17, class: "explorer-rank" }, svg, title)
-    for (const [name, color] of Object.entries(colors)) {
-      const look = { x: x(from), y, width: x(from + parts[name]) - x(from), height: ROW - 6, fill: color, stroke: "var(--md-default-bg-color)" }
-      element("title", {}, element("rect", look, svg), `${NAMES[name] ?? name}: ${short(parts[name])} ${unit}`)
-      from += parts[name]
-    }
-    element("text", { x: x(from) + 5, y: y + 17, class: "explorer-rank" }, svg, `${short(from)} ${unit}`)
-  })
-  if (limit) {
-    element("line", { x1: x(limit), x2: x(limit), y1: 0, y2: ROW * each.length, class: "calculator-limit" }, svg)
-    element("text", { x: x(limit), y: height - 4, "text-anchor": "middle", class: "explorer-rank" }, svg, `${short(limit)} GB usable`)
-  }
-  return svg
-}
-
-function legend(colors, parts, unit) {
-  const made = Object.assign(document.createElement("p"), { className: "explorer-legend" })
-  for (const [name, color] of Object.entries(colors)) {
-    const entry = document.createElement("span"), svg = element("svg", { viewBox: "0 0 26 14", width: 26, height: 14, "aria-hidden": "true" }, entry)
-    element("rect", { width: 26, height: 14, rx: 2, fill: color }, svg)
-    entry.append(` ${NAMES[name] ?? name}: ${short(parts[name])} ${unit}`)
-    made.append(entry)
-  }
-  return made
-}
 
 function command(name, c) {
   const given = ["dp", "pp", "cp", "tp"].filter(axis => c[axis] > 1).map(axis => `--${axis} ${c[axis]}`)
@@ -132,9 +83,13 @@ function play(root) {
         `${group(gb(round.machine.size))} GB can be used. Take a higher ZeRO, recomputation, or a larger tp or pp.</p>`
     const inGb = parts => Object.fromEntries(Object.entries(parts).map(([key, size]) => [key, gb(size)]))
     const width = max(320, min(720, root.clientWidth)) // letters keep their size on a phone
+    const both = (mine, theirs, colors) => [["yours", mine], ["to beat", theirs]]
+      .map(([title, parts]) => ({ title, parts, total: sum(Object.keys(colors).map(each => parts[each])) }))
+    const held = both(inGb(score.held), inGb(beat.held), BYTES), times = both(score.bar, beat.bar, TIME)
+    const end = rows => 1.02 * max(...rows.map(row => row.total))
     pictures.replaceChildren(
-      bars(width, [["yours", inGb(score.held)], ["to beat", inGb(beat.held)]], BYTES, "GB", usable), legend(BYTES, inGb(score.held), "GB"),
-      bars(width, [["yours", score.bar], ["to beat", beat.bar]], TIME, "s"), legend(TIME, score.bar, "s"),
+      bars(width, held, BYTES, max(end(held), 1.02 * usable), "GB", usable), legend(BYTES, {}, inGb(score.held), "GB"),
+      bars(width, times, TIME, end(times), "s"), legend(TIME, MEANING, score.bar, "s"),
       Object.assign(document.createElement("pre"), { tabIndex: 0, innerHTML: "<code></code>" }),
     )
     pictures.querySelector("code").textContent = command(name, c)

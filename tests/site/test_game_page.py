@@ -55,6 +55,7 @@ def referee(name: str, layout: Layout) -> tuple[float, float]:
     return time_model.most_held(at.model, layout, at.steps), at.steps.batch * at.model.sizes.positions / step
 
 
+@pytest.mark.slow("simulates two hundred pipelines")
 def test_both_referees_agree(tmp_path):
     draw, rounds = random.Random(2021), game.rounds(ROOT / "minitrain")
     cases = [(name, at.layout) for name, at in ROUNDS.items()]
