@@ -181,10 +181,10 @@ export function stepTime(round, c) {
 
 // What is wrong with a layout, in one sentence; "" if it can be judged.
 export function problem(round, c) {
-  const { shape } = round, ranks = c.dp * c.pp * c.cp * c.tp, stages = stagesOf(c)
+  const { shape } = round, ranks = c.dp * c.pp * c.cp * c.tp, stages = stagesOf(c), said = number => number.toLocaleString("en-US")
   const wrong = ["dp", "pp", "cp", "tp", "microbatches", "chunks"].find(name => !(Number.isInteger(c[name]) && c[name] >= 1))
   if (wrong) return `${wrong}: write a whole number from 1 on.`
-  if (ranks !== round.gpus) return `dp · pp · cp · tp are ${ranks.toLocaleString("en-US")} ranks, and the round has ${round.gpus.toLocaleString("en-US")} GPUs.`
+  if (ranks !== round.gpus) return `dp · pp · cp · tp are ${said(ranks)} ranks, and the round has ${said(round.gpus)} GPUs.`
   if (shape.heads % c.tp) return `tp = ${c.tp} does not divide ${shape.heads} heads.`
   if ((shape.kv_heads || shape.heads) % c.tp) return `tp = ${c.tp} does not divide ${shape.kv_heads} heads of keys and values; here take fewer ranks.`
   if (c.cp > 1 && shape.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${shape.positions} positions do not give.`
@@ -192,7 +192,7 @@ export function problem(round, c) {
   if (c.sequence && (shape.positions / c.cp) % c.tp) return `Sequence parallelism cuts ${shape.positions / c.cp} positions, which tp = ${c.tp} does not divide.`
   if (stages > shape.layers) return `${stages} stages are more than the ${shape.layers} layers.`
   if (c.schedule === "interleaved" && c.pp > 1 && c.microbatches % c.pp) return `The interleaved schedule takes micro-batches in groups of pp = ${c.pp}.`
-  if (round.batch % (c.dp * c.microbatches)) return `${round.batch} sequences do not divide by dp · micro-batches = ${c.dp * c.microbatches}.`
+  if (round.batch % (c.dp * c.microbatches)) return `${said(round.batch)} sequences do not divide by dp · micro-batches = ${said(c.dp * c.microbatches)}.`
   if (c.zero >= 2 && c.pp > 1) return `ZeRO ${c.zero} with a pipeline would send gradients with every micro-batch; take ZeRO 1.`
   return ""
 }

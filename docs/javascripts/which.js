@@ -113,8 +113,8 @@ function answers(d, c) {
     said.data = [true, (d.zero ? "ZeRO 1 is needed." : "All states fit on each GPU.") + waits]
   }
   if (!d.fits) said.recompute = [true, "They are, and what follows does not help enough either."]
-  else if (d.recompute === "full") said.recompute = [true, `Sequences have ${group(c.positions)}.`]
-  else said.recompute = [false, c.positions > d.kept ? "Not in the layout found here." : `Sequences have ${group(c.positions)}.`]
+  else if (d.recompute === "full") said.recompute = [true, `Yours have ${group(c.positions)}.`]
+  else said.recompute = [false, c.positions > d.kept ? "Not in the layout that the questions below lead to." : `Yours have ${group(c.positions)}.`]
   if (used && d.zero === 3) said.zero3 = [true, `A micro-batch has ${group(d.micro)} tokens on each GPU.`]
   else if (used) said.zero3 = [false, "The states fit already."]
   else if (d.batch < c.gpus) said.zero3 = [false, `There is no sequence for each GPU: ${few}.`]
@@ -204,6 +204,7 @@ function choose(root, chart) {
     history.replaceState(null, "", (query ? `?${query}` : location.pathname) + location.hash)
 
     const shape = known ? { ...models[c.model].shape, positions: c.positions } : shapeOf(c.size * 1e9, c.positions)
+    if (known) field.size_.value = `${short(sum(parameters(shape, { dp: 1, pp: 1, cp: 1, tp: 1, ep: 1 }, 0)) / 1e9)} billion`
     const machine = { ...machines[c.gpu], size: c.memory * 1e9, network: c.network * 1e9 }
     const d = decide(shape, c.gpus, c.tokens, machine, { ...fabric, reached_out: c.reached / 100 }, room)
     const stages = d.fits && d.pp > 1 ? d.pp : fabric.per_node
