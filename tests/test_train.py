@@ -207,7 +207,7 @@ finally:
         ("--tp 3", "heads=4 do not divide by tp=3; layouts of 3 ranks that fit: pp3"),
         ("--pp 2 --zero 3", "use zero=1"),
         ("--preset 175b", "--dry-run plans it"),
-        ("--kv-heads 2", "kv_heads=2 can be planned, not trained so far; use --dry-run"),
+        ("--experts 4 --mlp swiglu", "mlp=swiglu with experts can be planned, not trained so far; use --dry-run"),
     ],
 )
 def test_what_does_not_fit(arguments, message, capsys):

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 
 def data(package: Path) -> str:
@@ -17,20 +17,26 @@ def data(package: Path) -> str:
     """
     sys.path.insert(0, str(package.parent))
     from minitrain.composition.settings import Model, Preset
+    from minitrain.costs.composition import model_parameters
     from minitrain.costs.fabric import Fabric
     from minitrain.costs.memory import ROOM
-    from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
+    from minitrain.costs.roofline import MACHINES
+    from minitrain.costs.time_bar import fitted
+    from minitrain.planning.full.plan_time import shape_of
 
-    names = {"gpt2": "GPT-2, 124M", "xl": "GPT-2 XL, 1.6B", "175b": "GPT-3, 175B", "1t": "1T (Narayanan et al.)"}
-    models = {
-        preset: {"title": names[preset], **asdict(Model(preset).sizes)}
-        for preset in get_args(Preset)
-        if preset in names
-    }
-    seven = {name: value for name, value in SEVEN_BILLION._asdict().items() if name in models["gpt2"]}
-    models = {"gpt2": models.pop("gpt2"), "xl": models.pop("xl"), "7b": {"title": "the course's, 7B", **seven}} | models
+    def fields(preset: Any) -> dict[str, Any]:
+        """As the form has them: yes and no, numbers, words."""
+        model = Model(preset)
+        found = asdict(model.sizes)
+        found |= {name: "yes" if value else "no" for name, value in found.items() if isinstance(value, bool)}
+        found["latent"] = ", ".join(map(str, found["latent"]))
+        found["experts_per_token"] = shape_of(model).chosen
+        return {"title": f"{preset}, {model_parameters(shape_of(model)) / 1e9:.3g} billion", **found}
+
+    models = {preset: fields(preset) for preset in get_args(Preset) if not preset.endswith("tiny")}
+    figures = "size", "memory", "flops", "link", "network"
     machines = {
-        name: {key: getattr(each, key) for key in ("size", "memory", "flops", "link", "network")}
+        name: {**{key: getattr(each, key) for key in figures}, "fitted": fitted(each)._asdict()}
         for name, each in MACHINES.items()
     }
     content = json.dumps({"models": models, "machines": machines, "room": ROOM, "fabric": Fabric()._asdict()})

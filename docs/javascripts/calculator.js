@@ -4,13 +4,13 @@ import { readConfig } from "./config.js"
 import { bar, held, parameters, stepFlops, utilization } from "./costs.js"
 import { BYTES, MEANING, TIME, bars, group, legend, short, small } from "./drawings.js"
 import { megatron, minitrain, torchtitan } from "./flags.js"
-import { divisors, fastest, ties } from "./layouts.js"
+import { divides, divisors, fastest, ties } from "./layouts.js"
 
 const { models, machines, room, fabric } = JSON.parse(document.getElementById("calculator-data").textContent)
 const YES = [["no", "no"], ["yes", "yes"]]
 const FIRST = models["7b"]
 
-// name: [label, value at first, options or null for a number, its least]
+// name: [label, value at first, options, or null for a number, its least]
 const FIELDS = {
   model: ["model", "7b", [...Object.entries(models).map(([name, { title }]) => [name, title]), ["own", "your own"]]],
   layers: ["layers", FIRST.layers, null],
@@ -33,17 +33,19 @@ const FIELDS = {
   shared_experts: ["shared experts", FIRST.shared_experts, null, 0],
   mixture_every: ["every n-th layer has experts", FIRST.mixture_every, null],
   dense_first: ["layers without, at first", FIRST.dense_first, null, 0],
+  router_bias: ["router balances by a bias", FIRST.router_bias, YES],
+  latent: ["latent attention: five widths", FIRST.latent, "text"],
   gpus: ["GPUs", 64, null],
   gpu: ["kind of GPU", "H100", Object.keys(machines).map(name => [name, name])],
   node: ["GPUs in a node", 8, null],
   network: ["network, GB/s for each GPU", machines.H100.network / 1e9, null],
-  good: ["reached of the network", "80", [["80", "80 %"], ["50", "50 %"], ["20", "20 %: a bad fabric"]]],
+  good: ["network speed reached", "80", [["80", "80 %"], ["50", "50 %"], ["20", "20 %: a bad fabric"]]],
   batch: ["sequences in a step", 512, null],
   dtype: ["numbers", "bfloat16", [["bfloat16", "bfloat16, fp32 copy"], ["float32", "float32"]]],
   optimizer: ["optimizer", "adamw", [["adamw", "AdamW"], ["lars", "LARS"], ["sgd", "SGD"]]],
-  reached: ["reached of the peak", "fitted", [["fitted", "as published runs"], ["60", "60 %"], ["50", "50 %, as in the chapters"], ["40", "40 %"]]],
+  reached: ["peak speed reached", "fitted", [["fitted", "as published runs"], ["60", "60 %"], ["50", "50 %, as in the chapters"], ["40", "40 %"]]],
   tokens: ["billions of tokens", 300, null],
-  dp: ["dp: data", 8, null],
+  dp: ["dp: data", 64, null],
   zero: ["ZeRO", "1", [["0", "none"], ["1", "stage 1"], ["2", "stage 2"], ["3", "stage 3, FSDP"]]],
   tp: ["tp: tensor", 1, null],
   sequence: ["sequence parallel", "no", YES],
@@ -51,7 +53,7 @@ const FIELDS = {
   cp: ["cp: context", 1, null],
   ep: ["ep: experts", 1, null],
   recompute: ["recomputation", "none", [["none", "none"], ["selective", "selective"], ["full", "full"]]],
-  microbatches: ["micro-batches", 64, null],
+  microbatches: ["micro-batches", 2, null],
 }
 const SIZES = Object.keys(FIRST).filter(name => name in FIELDS)
 const MAIN = SIZES.filter(name => Object.keys(FIELDS).indexOf(name) <= Object.keys(FIELDS).indexOf("experts"))
@@ -60,6 +62,7 @@ const LAYOUT = ["dp", "zero", "tp", "sequence", "pp", "cp", "ep", "recompute", "
 
 function control(name) {
   const [label, value, options, least = 1] = FIELDS[name]
+  if (options === "text") return `<label>${label} <input name="${name}" type="text" value="${value}"></label>`
   const input = options
     ? `<select name="${name}">${options.map(([key, title]) => `<option value="${key}">${title}</option>`).join("")}</select>`
     : `<input name="${name}" type="number" min="${least}" step="1" value="${value}">`
@@ -83,16 +86,32 @@ const FORM = `<form class="calculator-form">
 </form>
 <div class="calculator-result" aria-live="polite"></div>`
 
+// What fields have where the address says nothing: the preset's sizes, and the network of such machines.
+function usual(model, gpu) {
+  const found = Object.fromEntries(Object.entries(FIELDS).map(([name, [, value]]) => [name, value]))
+  if (model in models) SIZES.forEach(name => (found[name] = models[model][name]))
+  return { ...found, network: machines[gpu in machines ? gpu : found.gpu].network / 1e9 }
+}
+
 const list = numbers => (numbers.length > 8 ? [...numbers.slice(0, 7), "…"] : numbers).join(", ")
 const total = parts => Object.values(parts).reduce((a, b) => a + b)
 const inGb = parts => Object.fromEntries(Object.entries(parts).map(([name, size]) => [name, size / 1e9]))
 const stepOf = seconds => seconds.compute + seconds.again + seconds.exposed + seconds.idle
+
+// Widths of latent attention; null without it, or where they are no five numbers.
+function latentOf(c) {
+  const [queries, keys, plain, rotated, value, ...rest] = c.latent.split(",").map(Number)
+  const widths = { queries, keys, plain, rotated, value }
+  return !rest.length && Object.values(widths).every(width => Number.isInteger(width) && width > 0) ? widths : null
+}
 
 // What is wrong with the model or the run, in one sentence with a cure; "" if layouts can be looked for.
 function problem(c) {
   for (const [name, [label, , options, least = 1]] of Object.entries(FIELDS)) {
     if (!options && !(Number.isInteger(c[name]) && c[name] >= least)) return `${label}: write a whole number from ${least} on.`
   }
+  if (c.latent && !latentOf(c)) return `latent attention: write five whole numbers, such as ${models["deepseek-v3"].latent}, or nothing.`
+  if (c.latent && c.kv_heads !== c.heads) return `Latent attention has as many heads of keys as heads: ${c.heads}.`
   if (c.heads % c.kv_heads) return `${c.kv_heads} heads of keys are not shared evenly by ${c.heads} heads; take one of ${list(divisors(c.heads))}.`
   if (c.experts && c.experts_per_token > c.experts) return `${c.experts_per_token} experts for each token are more than there are: ${c.experts}.`
   if (c.gpus > c.node && c.gpus % c.node) return `${c.gpus} GPUs do not fill nodes of ${c.node}; take ${Math.floor(c.gpus / c.node) * c.node}.`
@@ -101,10 +120,14 @@ function problem(c) {
 
 // What is wrong with the one layout.
 function misfit(c) {
-  if (c.kv_heads % c.tp) return `tp = ${c.tp} does not divide ${c.kv_heads} heads${c.kv_heads < c.heads ? " of keys" : ""}; take one of ${list(divisors(c.kv_heads))}.`
-  for (const name of ["mlp_hidden", ...(c.experts ? ["expert_hidden"] : [])]) {
-    if (c[name] % c.tp) return `tp = ${c.tp} does not divide the ${FIELDS[name][0]}, ${c[name]}.`
+  const { shape } = asked(c)
+  if (!divides(shape, c.tp)) {
+    const ways = divisors(c.node).filter(tp => divides(shape, tp))
+    return c.latent
+      ? "Latent attention is planned without tensor parallelism; take tp = 1."
+      : `tp = ${c.tp} does not divide ${c.heads} heads, ${c.kv_heads} of keys, or a width of ${c.mlp_hidden}; take one of ${list(ways)}.`
   }
+  if (c.latent && c.cp > 1) return "Latent attention is planned without context parallelism; take cp = 1."
   if (c.pp > c.layers) return `pp = ${c.pp} is more than the ${c.layers} layers; take at most ${c.layers}.`
   if (c.cp > 1 && c.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${c.positions} positions do not give.`
   if (c.sequence === "yes" && c.tp === 1) return "Sequence parallelism divides what tensor-parallel ranks hold alike; it needs tp of 2 or more."
@@ -127,8 +150,9 @@ function asked(c) {
   const machine = { ...machines[c.gpu], network: c.network * 1e9 }
   return {
     shape: {
-      ...c, inner: c.mlp_hidden, gated: c.mlp === "swiglu", learned: c.positions_kind === "learned", tied: c.tied === "yes",
-      qk_norm: c.qk_norm === "yes", gates: 1,
+      ...c, inner: c.mlp_hidden, expert_inner: c.expert_hidden, gated: c.mlp === "swiglu", rms: c.norm === "rms",
+      learned: c.positions_kind === "learned", tied: c.tied === "yes", qk_norm: c.qk_norm === "yes",
+      router_bias: c.router_bias === "yes", gates: 1, chosen: c.experts_per_token, latent: latentOf(c),
     },
     sizes: { parameter: item, gradient: item, optimizer: states },
     machine,
@@ -161,7 +185,7 @@ function ranking(c, choose) {
     const stages = Array.from({ length: cut.pp }, (_, stage) => held(shape, cut, stage, sizes))
     const worst = inGb(stages.reduce((most, parts) => (total(parts) > total(most) ? parts : most)))
     const row = document.createElement("tr")
-    const how = `ZeRO ${cut.zero}, ${cut.microbatches} micro-batches of ${cut.sequences}${cut.recompute === "full" ? ", recomputed" : ""}`
+    const how = `ZeRO ${cut.zero}, ${cut.microbatches} micro-batch${cut.microbatches > 1 ? "es" : ""} of ${cut.sequences}${cut.recompute === "full" ? ", recomputed" : ""}`
     row.innerHTML = `<th scope="row"><button type="button">${named(cut)}</button><small>${how}</small></th><td>${short(total(worst))}</td>
       <td>${group((c.batch * c.positions) / step)}</td><td>${(100 * utilization(flops, step, c.gpus, machine.flops)).toFixed(1)} %</td><td></td>`
     row.cells[1].append(small(BYTES, worst, machine.size / 1e9, "GB"))
@@ -171,7 +195,7 @@ function ranking(c, choose) {
     return row
   })
   const scroll = Object.assign(document.createElement("div"), { className: "explorer-scroll calculator-layouts", tabIndex: 0 })
-  scroll.innerHTML = `<table><caption>The fastest layouts of ${group(c.gpus)} ${c.gpu}</caption><thead><tr><th scope="col">layout</th>
+  scroll.innerHTML = `<table class="calculator-table"><caption>The fastest layouts of ${group(c.gpus)} ${c.gpu}</caption><thead><tr><th scope="col">layout</th>
     <th scope="col">GB on a GPU</th><th scope="col">tokens/s</th><th scope="col">MFU</th><th scope="col">time of a step</th></tr></thead><tbody></tbody></table>`
   scroll.querySelector("tbody").append(...rows)
   const words = ["", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -184,8 +208,10 @@ function ranking(c, choose) {
 function commands(c) {
   const ways = { minitrain: minitrain(c, models, SIZES), torchtitan: torchtitan(c), "Megatron-LM": megatron(c) }
   return Object.entries(ways).flatMap(([name, { command, notes }]) => {
-    const pre = Object.assign(document.createElement("pre"), { innerHTML: "<code></code>", tabIndex: 0 })
-    pre.firstChild.textContent = command
+    const pre = Object.assign(document.createElement("pre"), { innerHTML: '<code tabindex="0"></code>' })
+    for (const option of command.split(/(?<= )(?=--)/)) { // a line ends between options
+      pre.firstChild.append(Object.assign(document.createElement("span"), { textContent: option }))
+    }
     return [paragraph(`<strong>${name}</strong>: ${notes.join(" ")}`), pre]
   })
 }
@@ -208,7 +234,7 @@ function result(c, width) {
   const times = Object.fromEntries(Object.keys(TIME).map(name => [name, seconds[name] * scale]))
   const mfu = 100 * utilization(stepFlops(c.batch, shape), step, gpus, machine.flops)
   return [
-    paragraph(`<strong>${group(gpus)} GPU${gpus > 1 ? "s" : ""}</strong>, a model of ${short(whole / 1e9)} billion parameters. ` +
+    paragraph(`<strong>${named(c)}</strong> on ${group(gpus)} GPU${gpus > 1 ? "s" : ""}, a model of ${short(whole / 1e9)} billion parameters. ` +
       `A GPU${c.pp > 1 ? ` of stage ${worst}` : ""} holds <strong>${short(most / 1e9)} GB</strong>${c.pp > 1 ? ", the most of all" : ""}. ${fits}`),
     bars(width, rows, BYTES, Math.max(most / 1e9, limit) * 1.02, "GB", limit),
     legend(BYTES, {}, inGb(stages[worst]), "GB"),
@@ -226,11 +252,12 @@ function calculate(root) {
   const form = root.querySelector("form"), field = form.elements
   const [ranked, one, read] = ["ranking", "result", "read"].map(name => root.querySelector(`.calculator-${name}`))
   const set = values => Object.entries(values).forEach(([name, value]) => name in FIELDS && (field[name].value = value))
-  set(Object.fromEntries(Object.entries(FIELDS).map(([name, [, value]]) => [name, value])))
-  new URLSearchParams(location.search).forEach((value, name) => {
+  const given = new URLSearchParams(location.search), first = usual(given.get("model") ?? "7b", given.get("gpu"))
+  set(first)
+  given.forEach((value, name) => {
     if (!(name in FIELDS)) return
     field[name].value = value
-    if (field[name].value === "") field[name].value = FIELDS[name][1] // an unknown choice, or no number
+    if (field[name].value === "") field[name].value = first[name] // an unknown choice, or no number
   })
   let before = ""
 
@@ -244,8 +271,9 @@ function calculate(root) {
       Object.entries(FIELDS).map(([name, [, , options]]) => [name, options ? field[name].value : Number(field[name].value)]),
     )
     c.zero = Number(c.zero)
-    const changed = Object.entries(FIELDS).filter(([name, [, value]]) => String(c[name]) !== String(value))
-    const query = new URLSearchParams(changed.map(([name]) => [name, c[name]])).toString()
+    const plain = { ...usual(c.model, c.gpu), model: "7b", gpu: "H100" }
+    const changed = Object.keys(FIELDS).filter(name => String(c[name]) !== String(plain[name]))
+    const query = new URLSearchParams(changed.map(name => [name, c[name]])).toString()
     history.replaceState(null, "", (query ? `?${query}` : location.pathname) + location.hash)
     const wrong = problem(c), key = JSON.stringify([wrong, ...[...SIZES, ...RUN].map(name => c[name])])
     if (key !== before) ranked.replaceChildren(...(wrong ? [] : ranking(c, choose)))

@@ -37,13 +37,10 @@ function gpt2(config) {
   }
 }
 
-// The size of a head at which ordinary attention has as many parameters as multi-head latent attention.
-function latentHead(config, hidden, heads) {
-  const [kv, rope, nope] = ["kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"].map(key => whole(config, key))
-  const value = whole(config, "v_head_dim"), low = whole(config, "q_lora_rank", 0)
-  const queries = low ? hidden * low + low * heads * (nope + rope) : hidden * heads * (nope + rope)
-  const total = queries + hidden * (kv + rope) + kv * heads * (nope + value) + heads * value * hidden
-  return Math.max(2, 2 * Math.round(total / (4 * hidden * heads) / 2))
+// Widths of multi-head latent attention, in the order of minitrain.costs.composition.Latent.
+function latent(config) {
+  const keys = ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+  return keys.map(key => whole(config, key)).join(", ")
 }
 
 function llama(config, notes) {
@@ -57,8 +54,7 @@ function llama(config, notes) {
   }
   if (most > positions) notes.push(`A sequence has ${USUAL.toLocaleString("en-US")} tokens here; the model takes up to ${most.toLocaleString("en-US")}.`)
   if (config.kv_lora_rank) {
-    Object.assign(fields, { head_size: latentHead(config, hidden, heads), kv_heads: heads })
-    notes.push("Its latent attention (MLA) is counted as ordinary attention with nearly as many parameters; its scores cost more than that.")
+    Object.assign(fields, { latent: latent(config), kv_heads: heads, head_size: Math.max(1, Math.floor(hidden / heads)) })
   } else if (config.head_dim) fields.head_size = whole(config, "head_dim")
   if (config.sliding_window && config.use_sliding_window !== false && config.sliding_window < positions) {
     notes.push(`Attention looks at the last ${config.sliding_window} tokens only; here it is counted in full.`)
@@ -76,6 +72,7 @@ function mixture(config, notes) {
     expert_hidden: whole(config, "moe_intermediate_size", config.intermediate_size),
     shared_experts: whole(config, "n_shared_experts", 0), dense_first: whole(config, "first_k_dense_replace", 0),
     mixture_every: whole(config, "decoder_sparse_step", config.moe_layer_freq ?? 1),
+    router_bias: config.topk_method === "noaux_tc" ? "yes" : "no",
   }
 }
 
@@ -86,8 +83,8 @@ export function readConfig(text) {
     const named = type === undefined ? "There is no “model_type”" : `“${type}” is not among the types known here`
     notes.push(`${named} (${KNOWN.join(", ")}), so it is read as ${"n_embd" in config ? "a GPT-2" : "a Llama"}.`)
   }
-  const none = { experts: 0, experts_per_token: 1, expert_hidden: 0, shared_experts: 0, mixture_every: 1, dense_first: 0 }
-  const fields = { head_size: 0, ...none, ...("n_embd" in config ? gpt2(config) : llama(config, notes)) }
+  const none = { experts: 0, experts_per_token: 1, expert_hidden: 0, shared_experts: 0, mixture_every: 2, dense_first: 0 }
+  const fields = { head_size: 0, latent: "", router_bias: "no", ...none, ...("n_embd" in config ? gpt2(config) : llama(config, notes)) }
   if (!fields.head_size) {
     if (fields.hidden % fields.heads) {
       throw new Error(`${fields.heads} heads do not divide a width of ${fields.hidden}, and this config.json has no “head_dim”.`)

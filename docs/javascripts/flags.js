@@ -2,6 +2,7 @@
 // Names: torchtitan/config/parallelism.py and training.py; Megatron-LM's parallelism guide and its training options.
 
 const AXES = ["dp", "pp", "cp", "tp", "ep"]
+const FIXED = ["latent", "router_bias"] // only presets have them
 const given = (name, value) => `--${name.replaceAll("_", "-")} ${{ yes: "True", no: "False" }[value] ?? value}`
 
 // Like which preset a model is most, and what differs from it.
@@ -12,14 +13,17 @@ function nearest(c, models, sizes) {
 
 export function minitrain(c, models, sizes) {
   const [preset, differing] = nearest(c, models, sizes)
-  const words = [`--preset ${preset}`, ...differing.map(size => given(size, c[size]))]
+  const words = [`--preset ${preset}`, ...differing.filter(size => !FIXED.includes(size)).map(size => given(size, c[size]))]
   words.push(...AXES.filter(name => c[name] > 1).map(name => given(name, c[name])))
   if (c.zero > 0) words.push(`--zero ${c.zero}`)
   if (c.sequence === "yes") words.push("--sequence-parallel")
   if (c.recompute !== "none") words.push(`--recompute ${c.recompute}`)
   if (c.optimizer !== "adamw") words.push(`--optimizer ${c.optimizer}`)
   words.push(`--batch ${c.batch}`, `--microbatches ${c.microbatches}`, `--dtype ${c.dtype}`, "--dry-run")
-  return { command: `python -m minitrain.train ${words.join(" ")}`, notes: ["Without --dry-run, and started by torchrun, it trains."] }
+  const notes = ["Without --dry-run, and started by torchrun, it trains."]
+  const without = differing.filter(size => FIXED.includes(size))
+  if (without.length) notes.push(`It has no option for ${without.join(" and ").replace("_", " ")}, which are the preset's.`)
+  return { command: `python -m minitrain.train ${words.join(" ")}`, notes }
 }
 
 export function torchtitan(c) {

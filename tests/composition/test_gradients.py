@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
 
 from minitrain.composition import gradients
-from minitrain.composition import model as composed
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.composition import common as lesson
@@ -33,15 +31,9 @@ def distance(world, mistake, layout):
 
 def shared_heads(world, layout, kv_heads):
     """The distance from one device where several ranks share a key head, and others another one."""
-
-    plain = composed.make_config
-
-    def config(model):
-        return replace(plain(model), kv_heads=kv_heads)
-
-    with mock.patch.object(composed, "make_config", config), mock.patch.object(lesson, "make_config", config):
-        one = lesson.one_device(Settings(MODEL, Layout(), STEPS), 2)
-        return lesson.distance(Settings(MODEL, layout, STEPS), one, world.device)
+    model = replace(MODEL, kv_heads=kv_heads)
+    one = lesson.one_device(Settings(model, Layout(), STEPS), 2)
+    return lesson.distance(Settings(model, layout, STEPS), one, world.device)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shutil
 import subprocess
@@ -116,7 +117,7 @@ def test_pages(site: Path, address: str, browser) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "404.html"]
+    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "calculator/", "404.html"]
 )
 def test_pages_are_accessible(address: str, browser, name: str, scheme: str) -> None:
     """By the rules of axe: a page of each kind, wide and narrow, light and dark.
@@ -242,29 +243,95 @@ def test_the_calculator_says_what_the_formulas_say(address: str, page) -> None:
     """GPT-3 in a layout that the address names: bytes and seconds, and a command that the trainer takes."""
     from minitrain.composition.settings import Model
     from minitrain.costs import layout
-    from minitrain.costs.composition import Shape
     from minitrain.costs.roofline import MACHINES
+    from minitrain.costs.time_bar import fitted
+    from minitrain.planning.full.plan_time import shape_of
 
-    sizes = Model("175b").sizes
-    shape = Shape(sizes.layers, sizes.hidden, sizes.heads, sizes.positions, sizes.vocabulary)
+    shape = shape_of(Model("175b"))
     cut = layout.Cut(dp=16, pp=8, tp=8, zero=1, sequence=True, microbatches=96)
     asked = "model=175b&layers=96&hidden=12288&heads=96&dp=16&pp=8&tp=8&sequence=yes&batch=1536&microbatches=96"
     page.goto(f"{address}calculator/?{asked}")
     said = page.locator(".calculator-result").text_content() or ""
     held = sum(layout.held(shape, cut, 0, layout.Sizes()).values()) / 1e9
-    assert "1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
-    step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"]).step
+    assert (
+        "dp16×pp8×tp8 on 1,024 GPUs" in said
+        and f"A GPU of stage 0 holds {held:.1f} GB" in said
+        and "It fits on H100" in said
+    )
+    step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"], reached=fitted(MACHINES["H100"])).step
     assert f"A step takes {step:.3g} s" in said
-    command = page.locator(".calculator-result code").text_content().split()[1:]
+    command = page.locator(".calculator-result code").first.text_content().split()[1:]
     ended = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0 and "1,024" in ended.stdout, ended.stderr
     page.goto(f"{address}calculator/?model=none&zero=9&dp=x&tp=2")  # what does not exist is as at first
     said = page.locator(".calculator-result").text_content() or ""
-    assert "16 GPUs, a model of 6.66 billion parameters" in said
+    assert "dp64×tp2 on 128 GPUs, a model of 6.66 billion parameters" in said
     page.goto(f"{address}calculator/?{asked}")
     page.locator("input[name=tp]").fill("7")
     assert "tp = 7 does not divide 96 heads" in page.locator(".calculator-problem").text_content()
     assert "tp=7" in page.url
+
+
+LLAMA_3 = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+
+
+def test_a_config_gives_ranked_layouts_and_the_flags_for_them(address: str, page) -> None:
+    """Llama 3 8B's, pasted: the first row is Python's; a click puts a row into the form, the address and the flags."""
+    from minitrain.composition.settings import Model
+    from minitrain.costs.layout_search import fastest
+    from minitrain.costs.roofline import MACHINES
+    from minitrain.costs.time_bar import fitted
+    from minitrain.planning.full.plan_time import shape_of
+
+    found = fastest(shape_of(Model("8b")), 128, 512, MACHINES["H100"], reached=fitted(MACHINES["H100"]))
+    page.goto(f"{address}calculator/?gpus=128&batch=512")
+    page.locator("textarea[name=config]").fill(json.dumps(LLAMA_3))
+    assert "8,192 tokens here; the model takes up to 131,072" in page.locator(".calculator-read").text_content()
+    rows = page.locator(".calculator-table tbody tr")
+    assert rows.count() == len(found) == 10
+    for row, (seconds, cut) in zip(rows.all(), found, strict=True):
+        parts = [f"{axis}{size}" for axis in ("dp", "pp", "cp", "tp", "ep") if (size := getattr(cut, axis)) > 1]
+        assert row.locator("button").text_content() == "×".join(parts)
+        assert f"ZeRO {cut.zero}, {cut.microbatches} micro-batch" in row.locator("small").text_content()
+        assert row.locator("td").nth(1).text_content() == f"{512 * 8192 / seconds:,.0f}"
+    second = found[1].cut
+    rows.nth(1).locator("button").press("Enter")
+    assert rows.nth(1).locator("button").get_attribute("aria-pressed") == "true"
+    assert page.locator("input[name=dp]").input_value() == str(second.dp) and f"tp={second.tp}" in page.url
+    ours, titan, megatron = page.locator(".calculator-result code").all_text_contents()
+    assert f"--preset 8b --dp {second.dp} --tp {second.tp}" in ours
+    assert f"--parallelism.tensor_parallel_degree {second.tp}" in titan
+    assert f"--micro-batch-size {second.sequences} --global-batch-size 512 --seq-length 8192" in megatron
+
+
+@pytest.mark.parametrize(
+    ("pasted", "said"),
+    [
+        ('{"hidden_size": 4096,', "This is no JSON. Paste the whole config.json"),
+        ("[1, 2]", "no config.json"),
+        ('{"model_type": "llama", "hidden_size": "wide"}', '“hidden_size” is "wide" in this config.json'),
+        ('{"model_type": "gpt2", "n_embd": 768}', "has no “n_layer”"),
+        (json.dumps(LLAMA_3 | {"model_type": "new"}), "“new” is not among the types known here"),
+    ],
+)
+def test_a_config_that_cannot_be_read_gets_a_sentence(address: str, page, pasted: str, said: str) -> None:
+    page.goto(f"{address}calculator/")
+    page.locator("textarea[name=config]").fill(pasted)
+    assert said in page.locator(".calculator-read").text_content()
+    shown = page.locator(".calculator").text_content()
+    assert "NaN" not in shown and "undefined" not in shown
+    assert page.locator(".calculator-table tbody tr").count() == 10
 
 
 def test_the_chart_answers_for_one_s_own_model(address: str, page) -> None:

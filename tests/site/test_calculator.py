@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import calculator
 import pytest
 
+from minitrain.composition.settings import Model
 from minitrain.costs import (
     composition,
     composition_kept,
@@ -27,14 +29,16 @@ from minitrain.costs import (
 from minitrain.costs.composition import Latent, Shape
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
+from minitrain.planning.full.plan_time import shape_of
 from tests.site.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # small functions are called very often
-FILES = [ROOT / "docs" / "javascripts" / name for name in ("costs.js", "layouts.js")]
+FILES = [ROOT / "docs" / "javascripts" / name for name in ("costs.js", "layouts.js", "config.js")]
 DRIVER = """
 import * as formulas from %s
 import * as layouts from %s
-const costs = { ...formulas, ...layouts }
+import * as config from %s
+const costs = { ...formulas, ...layouts, ...config }
 let text = ""
 process.stdin.on("data", part => { text += part })
 process.stdin.on("end", () => {
@@ -209,3 +213,68 @@ def test_every_function_is_compared():
         line.split()[2].partition("(")[0] for line in FILES[0].read_text().splitlines() if "export function" in line
     }
     assert functions == set(inputs(random.Random(0)))
+
+
+QWEN_3 = {
+    "model_type": "qwen3",
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "attention_bias": False,
+}
+MIXTURE = {"tie_word_embeddings": False, "num_experts_per_tok": 8}
+# What the config.json of released weights has, so far as the size depends on it.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257,
+    },
+    "8b": {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 8192,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    },
+    "qwen3-0.6b": QWEN_3 | {
+        "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960, "num_attention_heads": 16,
+        "num_hidden_layers": 28, "sliding_window": None, "tie_word_embeddings": True, "use_sliding_window": False,
+    },
+    "mixtral": MIXTURE | {
+        "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "vocab_size": 32000, "sliding_window": None,
+    },
+    "deepseek-v3": MIXTURE | {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "max_position_embeddings": 4096,
+        "first_k_dense_replace": 3, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_attention_heads": 128, "num_hidden_layers": 61, "num_key_value_heads": 128,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "topk_method": "noaux_tc", "vocab_size": 129280, "num_nextn_predict_layers": 1,
+    },
+    "mistral": {
+        "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    },
+    "qwen2": {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 32768,
+        "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    },
+    "qwen3-moe": QWEN_3 | MIXTURE | {
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960,
+        "moe_intermediate_size": 768, "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 4,
+        "num_experts": 128, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
+}  # fmt: skip
+# Mistral 7B v0.1, Qwen 2.5 7B, Qwen 3 30B-A3B.
+PUBLISHED = {"mistral": 7_241_732_096, "qwen2": 7_615_616_512, "qwen3-moe": 30_532_122_624}
+
+
+def test_configs_are_read(tmp_path):
+    """Those of our presets give the presets; the others give as many parameters as the weights have."""
+    presets = json.loads(calculator.data(ROOT / "minitrain").partition(">")[2].rpartition("<")[0])["models"]
+    found = answers([("readConfig", (json.dumps(each),)) for each in CONFIGS.values()], tmp_path)
+    for name, read in zip(CONFIGS, found, strict=True):
+        fields = read["fields"]
+        if name in presets:
+            assert fields == {field: presets[name][field] for field in fields}, name
+            continue
+        given = {field: value == "yes" if value in ("yes", "no") else value for field, value in fields.items()}
+        del given["latent"], given["router_bias"]  # which only presets have
+        assert composition.model_parameters(shape_of(Model("gpt2", **given))) == PUBLISHED[name]

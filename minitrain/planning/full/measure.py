@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.composition.settings import LARGE, Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES, Machine
 from minitrain.planning.full.plan_time import microbatch, shape_of
 from minitrain.planning.full.proposals import options
@@ -55,7 +55,7 @@ def refuse(model: Model, ranks: int) -> None:
     Raises:
         ValueError: They cannot.
     """
-    if model.preset in ("175b", "1t"):
+    if model.preset in LARGE:
         raise ValueError(f"preset={model.preset} is larger than a machine; measure a smaller model")
     if ranks > (here := ranks_at_hand()):
         raise ValueError(f"measure: gpus={ranks} takes {ranks} ranks, and {here} can be started here; use fewer")

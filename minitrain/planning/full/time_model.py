@@ -123,8 +123,8 @@ def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster)
         core = operations / 2 / (cluster.reached.core * machine.flops)
         backward_core = 2.5 * core
     else:
-        # 4h/a operations for each score of a head, which is written and read.
-        scores = operations * shape.heads / (4 * shape.hidden)
+        # 4d operations for each score of a head, which is written and read.
+        scores = operations / (2 * (shape.width + shape.mixed_width)) * shape.heads
         core = operations / speed + _SCORE * scores * item / 2 / machine.memory * (cluster.reached.moved > 0)
         backward_core = 2 * core
     # Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
