@@ -196,7 +196,9 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "claims-sample": lambda: claims_page.sample(record),
         "calculator": lambda: calculator.data(package),
         "which": which.chart,
+        "which-data": which.data,
         "game": lambda: game.table(package),
+        "game-data": lambda: game.data(package),
         "published": lambda: game.published(package),
     }
     for name, content in places.items():

@@ -6,16 +6,19 @@ once more, for the model and the GPUs that a reader chooses.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from minitrain.costs import layout, memory, roofline, zero
+from minitrain.composition.settings import Model, Preset
+from minitrain.costs import composition, layout, memory, roofline, zero
 from minitrain.costs.composition import Shape
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from minitrain.costs.roofline import Machine
+from minitrain.planning.full.plan_time import shape_of as shape_of_model
 
 GPUS, NODE = 64, 8
 TOKENS = 2**22  # of a step
@@ -104,6 +107,20 @@ def decide(shape: Shape, gpus: int, tokens: int, machine: Machine, fabric: Fabri
         names = ("dp", "pp", "cp", "tp", "zero", "recompute", "microbatches")
         found |= {name: getattr(chosen, name) for name in names} | {"held": held(chosen)}
     return found
+
+
+def data() -> str:
+    """The element of the page that holds the models and the GPUs to choose from; rotary positions for all."""
+    models = {}
+    for preset in get_args(Preset):
+        shape = shape_of_model(Model(preset))._replace(learned=False)
+        # A mixture's experts are a question of their own, and tiny is for two cores.
+        if not shape.experts and preset != "tiny":
+            size = composition.model_parameters(shape) / 1e9
+            models[preset] = {"title": f"{preset}, {size:.3g} billion", "shape": shape._asdict()}
+    machines = {name: each._asdict() for name, each in roofline.MACHINES.items()}
+    content = {"models": models, "machines": machines, "room": memory.ROOM, "fabric": Fabric(NODE)._asdict()}
+    return f'<script type="application/json" id="which-data">{json.dumps(content)}</script>'
 
 
 def chart(page: str = "../tutorials") -> str:

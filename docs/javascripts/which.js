@@ -2,10 +2,17 @@
 // docs/hooks/which.py for 64 H100s: here their numbers are computed again, and each question gets its yes or no.
 
 import { held, parameters, ring, stateBytes } from "./costs.js"
+import { group } from "./drawings.js"
 
 const sum = numbers => numbers.reduce((total, number) => total + number, 0)
 const SIZES = [2, 2, 12] // bytes of a parameter, of a gradient, and of optimizer states: minitrain.costs.layout.Sizes
 const VOCABULARY = 50257
+// The rest of minitrain.costs.composition.Shape, as GPT-2 has it, but with rotary positions.
+const PLAIN = {
+  vocabulary: VOCABULARY, tied: true, experts: 0, gates: 1, learned: false, kv_heads: 0, inner: 0, gated: false, head_size: 0,
+  rms: false, biases: "all", qk_norm: false, expert_inner: 0, shared_experts: 0, mixture_every: 2, dense_first: 0,
+  router_bias: false, latent: null, chosen: 1,
+}
 
 // minitrain.costs.roofline.tokens_to_hide_gradients, and tokens_to_hide_gathers, which is the same
 export function tokensToHideGradients(ranks, flops, link, item = 2) {
@@ -16,9 +23,7 @@ export function tokensToHideGradients(ranks, flops, link, item = 2) {
 export function shapeOf(size, positions) {
   const width = 1024 * Math.max(1, Math.floor((size / (12 * 128 ** 2)) ** (1 / 3) / 8 + 0.5))
   const layers = Math.max(1, Math.floor((size - VOCABULARY * width) / (12 * width ** 2) + 0.5))
-  return {
-    layers, hidden: width, heads: width / 128, positions, vocabulary: VOCABULARY, tied: true, experts: 0, gates: 1, learned: false,
-  }
+  return { ...PLAIN, layers, hidden: width, heads: width / 128, positions }
 }
 
 // docs/hooks/which.py: decide
@@ -79,7 +84,6 @@ export function decide(shape, gpus, tokens, machine, fabric, room = 0.1) {
 
 // ---- the page ----
 
-const group = number => Math.round(number).toLocaleString("en-US")
 const short = number => (number >= 10 ? group(number) : number.toFixed(number >= 1 ? 1 : 2))
 const powers = (first, last) => Array.from({ length: last - first + 1 }, (_, index) => 2 ** (first + index))
 const MANTISSAS = [1, 1.3, 1.6, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9]
@@ -109,8 +113,8 @@ function answers(d, c) {
     said.data = [true, (d.zero ? "ZeRO 1 is needed." : "All states fit on each GPU.") + waits]
   }
   if (!d.fits) said.recompute = [true, "They are, and what follows does not help enough either."]
-  else if (d.recompute === "full") said.recompute = [true, `Sequences have ${group(c.positions)}.`]
-  else said.recompute = [false, c.positions > d.kept ? "Not in the layout found here." : `Sequences have ${group(c.positions)}.`]
+  else if (d.recompute === "full") said.recompute = [true, `Yours have ${group(c.positions)}.`]
+  else said.recompute = [false, c.positions > d.kept ? "Not in the layout that the questions below lead to." : `Yours have ${group(c.positions)}.`]
   if (used && d.zero === 3) said.zero3 = [true, `A micro-batch has ${group(d.micro)} tokens on each GPU.`]
   else if (used) said.zero3 = [false, "The states fit already."]
   else if (d.batch < c.gpus) said.zero3 = [false, `There is no sequence for each GPU: ${few}.`]
@@ -145,7 +149,7 @@ function summary(d, c) {
 }
 
 function choose(root, chart) {
-  const { models, machines, room, fabric } = JSON.parse(document.getElementById("calculator-data").textContent)
+  const { models, machines, room, fabric } = JSON.parse(document.getElementById("which-data").textContent)
   const slider = ([name, [label, values, first]]) =>
     `<label>${label} <output name="${name}_"></output><input type="range" name="${name}" min="0" max="${values.length - 1}" value="${values.indexOf(first)}"></label>`
   const titles = { size: "by its size", ...Object.fromEntries(Object.entries(models).map(([name, { title }]) => [name, title])) }
@@ -171,7 +175,7 @@ function choose(root, chart) {
   const ofModel = () => {
     if (field.model.value === "size") return
     const whole = { dp: 1, pp: 1, cp: 1, tp: 1, ep: 1 }
-    nearest("size", sum(parameters({ experts: 0, gates: 1, tied: true, ...models[field.model.value], learned: false }, whole, 0)) / 1e9)
+    nearest("size", sum(parameters(models[field.model.value].shape, whole, 0)) / 1e9)
   }
   const asked = new URLSearchParams(location.search)
   for (const name of ["gpu", "model"]) {
@@ -199,9 +203,8 @@ function choose(root, chart) {
     const query = new URLSearchParams(changed.map(name => [name, c[name]])).toString()
     history.replaceState(null, "", (query ? `?${query}` : location.pathname) + location.hash)
 
-    const shape = known
-      ? { tied: true, experts: 0, gates: 1, ...models[c.model], positions: c.positions, learned: false }
-      : shapeOf(c.size * 1e9, c.positions)
+    const shape = known ? { ...models[c.model].shape, positions: c.positions } : shapeOf(c.size * 1e9, c.positions)
+    if (known) field.size_.value = `${short(sum(parameters(shape, { dp: 1, pp: 1, cp: 1, tp: 1, ep: 1 }, 0)) / 1e9)} billion`
     const machine = { ...machines[c.gpu], size: c.memory * 1e9, network: c.network * 1e9 }
     const d = decide(shape, c.gpus, c.tokens, machine, { ...fabric, reached_out: c.reached / 100 }, room)
     const stages = d.fits && d.pp > 1 ? d.pp : fabric.per_node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -252,7 +253,11 @@ def test_the_calculator_says_what_the_formulas_say(address: str, page) -> None:
     page.goto(f"{address}calculator/?{asked}")
     said = page.locator(".calculator-result").text_content() or ""
     held = sum(layout.held(shape, cut, 0, layout.Sizes()).values()) / 1e9
-    assert "dp16×pp8×tp8 on 1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
+    assert (
+        "dp16×pp8×tp8 on 1,024 GPUs" in said
+        and f"A GPU of stage 0 holds {held:.1f} GB" in said
+        and "It fits on H100" in said
+    )
     step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"], reached=fitted(MACHINES["H100"])).step
     assert f"A step takes {step:.3g} s" in said
     command = page.locator(".calculator-result code").first.text_content().split()[1:]
@@ -327,3 +332,64 @@ def test_a_config_that_cannot_be_read_gets_a_sentence(address: str, page, pasted
     shown = page.locator(".calculator").text_content()
     assert "NaN" not in shown and "undefined" not in shown
     assert page.locator(".calculator-table tbody tr").count() == 10
+
+
+def test_the_chart_answers_for_one_s_own_model(address: str, page) -> None:
+    """At first the numbers that Python has written; then those of a choice, which the address keeps, by keyboard."""
+    import which
+
+    from minitrain.costs.fabric import Fabric
+    from minitrain.costs.roofline import MACHINES
+
+    def said(question: str) -> str:
+        return page.locator(f'[data-question="{question}"] .which-said').text_content() or ""
+
+    page.goto(address + "which/")
+    page.locator(".which-said").first.wait_for()
+    written = re.findall(r'<span data-which="(\w+)">([^<]*)</span>', which.chart())
+    shown = page.locator("[data-which]")
+    assert [(each.get_attribute("data-which"), each.text_content()) for each in shown.all()] == written
+    assert said("data").startswith("Yes.") and said("pipeline").startswith("No.")
+    page.goto(f"{address}which/?size=70&gpus=32&gpu=nothing")
+    page.locator("input[name=gpus]").press("ArrowRight")
+    assert "gpus=" not in page.url and "size=70" in page.url  # 64, as at first
+    page.locator("select[name=gpu]").select_option("A100 80 GB")
+    page.reload()
+    found = which.decide(which.shape_of(70e9, 2048), 64, 2**22, MACHINES["A100 80 GB"], Fabric())
+    assert (found["zero"], found["recompute"], found["tp"]) == (3, "none", 1)
+    summary = page.locator(".which-summary").text_content() or ""
+    assert "on 64 GPUs: ZeRO 3; no recomputation, no tensor parallelism, no pipeline" in summary
+    assert f"A GPU holds {found['held'] / 1e9:.0f} of 80 GB" in summary
+    assert [said(name)[:3] for name in ("data", "zero3", "tensor")] == ["No.", "Yes", "No."]
+    assert f"{found['gathers']:,.0f}" == page.locator('[data-which="gathers"]').text_content()
+
+
+def test_the_game_is_judged_on_the_page(address: str, page) -> None:
+    """As Python judges it; a score that a link claims is not believed."""
+    from minitrain.composition.settings import Layout
+    from minitrain.planning.full.game import ROUNDS, play
+
+    layout = Layout(dp=64, tp=8, zero=1, microbatches=24, sequence_parallel=True)
+    asked = "round=39b&dp=64&pp=1&tp=8&zero=1&microbatches=24&sequence=yes&recompute=none"
+    page.goto(f"{address}game/?{asked}&score=999999999&schedule=none")
+    result = page.locator(".game-result")
+    page.locator(".game-score").wait_for()
+    tokens, best = play("39b", layout).tokens, play("39b", ROUNDS["39b"].layout).tokens
+    words = (result.text_content() or "").split()
+    assert float(words[0].replace(",", "")) == pytest.approx(tokens, rel=1e-3)
+    assert float(words[4].lstrip("+")) == pytest.approx(100 * (tokens / best - 1), abs=0.15)
+    assert "score=" not in page.url and "schedule=1f1b" in page.url
+    link = page.get_by_label("Your score as a link").input_value()
+    assert link.startswith(f"I reached {words[0]} tokens per second, {words[4]} %, in round 39b: {address}game/?")
+    page.goto(link.partition(": ")[2])
+    page.locator(".game-score").wait_for()
+    assert (result.text_content() or "").split()[0] == words[0]
+    page.get_by_label("dp: data").fill("63")
+    assert "are 504 ranks, and the round has 512 GPUs" in (result.text_content() or "")
+    assert page.get_by_label("Your score as a link").is_hidden()
+    for name, value in {"dp": "512", "tp": "1", "microbatches": "3"}.items():
+        page.locator(f".game input[name={name}]").fill(value)
+    page.get_by_label("sequence parallel").select_option("no")
+    assert "No score: a rank holds" in (result.text_content() or "")
+    page.get_by_role("button", name="Fill in the layout to beat").press("Enter")
+    assert "+0.0 % of the layout to beat" in (result.text_content() or "")

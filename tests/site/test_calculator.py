@@ -138,7 +138,7 @@ def same(theirs: Any, ours: Any) -> bool:
         return theirs.keys() == ours.keys() and all(same(theirs[name], ours[name]) for name in ours)
     if isinstance(ours, list):
         return len(theirs) == len(ours) and all(map(same, theirs, ours))
-    if isinstance(ours, str) or (isinstance(ours, int) and ours < 2**53):
+    if ours is None or isinstance(ours, str) or (isinstance(ours, int) and ours < 2**53):
         return theirs == ours
     return theirs == pytest.approx(ours, rel=1e-12, abs=1e-15)
 
