@@ -25,7 +25,7 @@ from minitrain.context_parallel import all_gather as gathering
 from minitrain.context_parallel import online_softmax, ring_attention, ulysses, zigzag
 from minitrain.craft.engine import Engine
 from minitrain.data_parallel import accumulation, bucketed, diloco, hierarchical_sgd, local_sgd, naive, overlapped
-from minitrain.mixture_of_experts import bias_balanced, expert_choice, gshard, noisy_top_k, switch
+from minitrain.mixture_of_experts import bias_balanced, expert_choice, gshard, node_limited, noisy_top_k, switch
 from minitrain.mixture_of_experts.expert_parallel import ExpertParallel
 from minitrain.mixture_of_experts.layer import MoELayer
 from minitrain.models import gpt as reference_gpt
@@ -546,12 +546,13 @@ def test_attention_in_blocks():
         (expert_choice.route, 3),  # ⌊2 · 3/8⌋
         (partial(noisy_top_k.route, noise_weight=torch.ones(8, 4), choices=0), 1),
         (partial(bias_balanced.route, bias=torch.zeros(8), choices=0), 1),
+        (partial(node_limited.route, bias=torch.zeros(8), choices=0, nodes=2, limit=1), 1),
     ],
-    ids=("switch", "gshard", "expert_choice", "noisy_top_k", "bias_balanced"),
+    ids=("switch", "gshard", "expert_choice", "noisy_top_k", "bias_balanced", "node_limited"),
 )
 def test_a_router_that_would_drop_every_token_is_refused(route, tokens):
     with pytest.raises(
-        AssertionError, match="without places|at least one token|each expert once|runner-up|best expert"
+        AssertionError, match="without places|at least one token|each expert once|runner-up|best expert|hold k experts"
     ):
         route(torch.randn(tokens, 4), torch.randn(8, 4))
 

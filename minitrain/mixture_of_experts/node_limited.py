@@ -51,8 +51,7 @@ def route(
 
 def nodes_of(expert: Tensor, experts: int, nodes: int) -> Tensor:
     """The nodes to which a token's row is sent, [tokens, nodes]: once to each that has some of its experts."""
-    node = expert // (experts // nodes)  # [tokens, k]
-    return F.one_hot(node, nodes).any(1)
+    return F.one_hot(expert // (experts // nodes), nodes).any(1)
 
 
 if __name__ == "__main__":

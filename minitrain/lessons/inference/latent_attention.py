@@ -83,9 +83,8 @@ def generate(layers: list[LatentAttention], tokens: Tensor, count: int, cached: 
 def on_one_device(layer: LatentAttention, x: Tensor, world: World) -> list[Tensor]:
     """Equations 9 to 19 with all heads, a GPT's rotation and torch's attention; of the gradients, this rank's."""
     cut = [torch.cat(gather_objects(weight.detach().cpu())).to(x) for weight in list(layer.parameters())[1:]]
-    down, query, key, value, output = weights = [layer.down.detach().clone(), *cut]
-    for weight in weights:
-        weight.requires_grad_()
+    weights = [weight.requires_grad_() for weight in (layer.down.detach().clone(), *cut)]
+    down, query, key, value, output = weights
     c, k_rotary = F.linear(x, down)[:, None].split([KV_RANK, ROPE], -1)
     q, q_rotary = (x[:, None] @ query.mT).split([HEAD, ROPE], -1)
     q_rotary, k_rotary = Rotary(10_000)(q_rotary, k_rotary)

@@ -29,22 +29,18 @@ def demo(world: World) -> list[Claim]:
     rows, n, experts = Rows("DeepSeek-AI 2024, DeepSeek-V3, §2.1.2"), world.size, EACH * world.size
     limit = 1 if n < 4 else 2  # M
     choices = 2 * limit  # k: two experts on each of M nodes, as in DeepSeek-V3
-    x, bias = favorites(world, experts, choices), torch.zeros(experts, dtype=torch.float64, device=world.device)
-    weight, tokens = lesson.one(world, experts), len(x)
-    freely, _, _ = bias_balanced.route(x, weight, bias, choices)
-    chosen, _, _ = node_limited.route(x, weight, bias, choices, n, limit)
-
-    some = x, weight, bias + x[0], 2 * n
+    x, weight = favorites(world, experts, choices), lesson.one(world, experts)
+    tokens, size, biased = len(x), (HIDDEN, 8), (x, weight, x[0], 2 * n)
     what = "no limit, M = N: choices and gates that differ from bias-balanced routing's"
-    rows.equal(what, node_limited.route(*some, n, n)[:2], bias_balanced.route(*some)[:2])
+    rows.equal(what, node_limited.route(*biased, n, n)[:2], bias_balanced.route(*biased)[:2])
 
-    arrived, sent = travel(world, chosen, experts)
+    _, free = travel(world, bias_balanced.route(x, weight, 0 * x[0], choices)[0], experts)
+    arrived, sent = travel(world, node_limited.route(x, weight, 0 * x[0], choices, n, limit)[0], experts)
     reached = [sum(token in ids for ids in gather_objects(arrived)) for token in range(tokens)]
     what = "nodes that receive a token of the first node, all tokens"
     rows.add(what, "M", limit, max(reached), "1", relation="<=")
-    mean, size = costs.nodes_of_a_token(experts, choices, n), (HIDDEN, 8)
-    what, predicted = "bytes that leave this node without a limit", costs.node_bytes(tokens, n, mean, *size)
-    free = travel(world, freely, experts)[1]
+    what, mean = "bytes that leave this node without a limit", costs.nodes_of_a_token(experts, choices, n)
+    predicted = costs.node_bytes(tokens, n, mean, *size)
     formula, exact = "(N − 1) (1 − C(E − E/N, k)/C(E, k)) T h w", {"tolerance": lesson.EXACT}
     rows.add(what, formula, predicted, free, source="derived: hypergeometric", **exact)
     what, predicted = "bytes that leave a node with the limit, mean", costs.node_bytes(tokens, n, limit, *size)
