@@ -1,4 +1,4 @@
-"""A run's newest weights as a safetensors file, with our names or Hugging Face's for GPT-2; trains nothing.
+"""A run's newest weights as a safetensors file, with our names or Hugging Face's; trains nothing.
 
 python -m minitrain.export runs/train gpt.safetensors
 """

@@ -478,7 +478,7 @@ LINES = {
     "__init__": 16,
     "__main__": 8,
     "benchmarks": 1783,
-    "checkpointing": 2073,
+    "checkpointing": 2327,
     "collectives": 661,
     "comm": 2302,
     "compare": 11,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tyro
 
+from minitrain.checkpointing.full import hugging_face
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline
 from minitrain.costs.composition_work import days_estimate
@@ -88,6 +89,23 @@ def test_the_commands_that_use_weights_are_accepted(tmp_path, monkeypatch):
                 assert number_of_ranks(before) in (None, *([asked.layout.ranks] if name != "export" else []))
                 seen.append(name)
     assert {*seen} == {"generate", "evaluate", "export"} and len(seen) >= 10
+
+
+def test_going_on_from_downloaded_weights(tmp_path, monkeypatch):
+    """What the page says of a folder of Qwen3's smallest model, and of heads that are not its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen3-0.6B").mkdir()
+    known = Model("qwen3-0.6b").sizes
+    file = Path("Qwen3-0.6B", hugging_face.CONFIG)
+    file.write_text(json.dumps(hugging_face.configuration(vars(known), "bfloat16")))
+    right, wrong = [arguments.split() for _, arguments in commands() if "--load Qwen3-0.6B" in arguments]
+    assert command.read(right).model.sizes == replace(known, positions=4096)
+    asked = command.read(wrong).model.sizes
+    assert f"at most {asked.positions:,} if you give none" in " ".join(PAGE.split())
+    told = hugging_face.different(hugging_face.options(file, asked.positions), vars(asked))
+    section = PAGE.split("## Going on from downloaded weights")[1]
+    shown = re.search(r"```text\n(.*?)```", section, re.DOTALL)[1]
+    assert f"{file} is of another model: {told}" == " ".join(shown.split())
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
+from minitrain.checkpointing.full import hugging_face
 from minitrain.comm.terminal import complain
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.composition.settings import LARGE, Layout, Model, Run, Settings, Steps, check, check_trained
@@ -135,15 +136,19 @@ def read(arguments: list[str] | None) -> Command:
     """The command line, with the values of its file where it gives none; a ValueError says why that does not fit."""
     # First alone: the file's values are the defaults of all other options.
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    before.add_argument("--config", nargs="?")
-    file = before.parse_known_args(arguments)[0].config
-    about: dict[str, Any] = {"prog": "python -m minitrain.train", "args": arguments}
-    if file is None:
-        settled = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-        return tyro.cli(Command, **about, config=settled)
+    for option in ("--config", "--load", "--preset"):
+        before.add_argument(option, nargs="?")
+    given = before.parse_known_args(arguments)[0]
+    default = config.read(Path(given.config), Command(config=given.config)) if given.config else Command()
+    load = Path(given.load or default.run.load or "")
+    # A folder of weights tells what model they are; with a preset, or in a settings file, the user does.
+    if given.preset is None and default.model == Model() and str(load) != "." and load.is_dir():
+        if (file := load / hugging_face.CONFIG).is_file():
+            default = replace(default, model=Model(**hugging_face.options(file)))
+    about: dict[str, Any] = {"prog": "python -m minitrain.train", "args": arguments, "default": default}
     # A file can turn on what the command line turns off again, so that each flag has both words.
-    default = config.read(Path(file), Command(config=file))
-    return tyro.cli(Command, **about, default=default, config=(tyro.conf.OmitArgPrefixes,))
+    settled = (tyro.conf.OmitArgPrefixes, *([] if given.config else [tyro.conf.FlagCreatePairsOff]))
+    return tyro.cli(Command, **about, config=settled)
 
 
 def refused(error: ValueError | OSError) -> int:

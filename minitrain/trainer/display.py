@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from minitrain.comm import World
@@ -56,9 +57,12 @@ class Display:
         steps, sizes = settings.steps, settings.model.sizes
         ranks = "1 rank" if size == 1 else f"{size} ranks"
         unit = "bytes" if text.tokenizer.kind == BYTES else "tokens"
+        # A folder of weights has told all of the model.
+        load = settings.run.load
+        model = Path(load).name if load and Path(load).is_dir() else settings.model.preset
         left = f"steps {done + 1} to {steps.steps}" if done else f"{steps.steps} steps"
         self.say(
-            f"{settings.model.preset}: {parameters:,} parameters, {steps.dtype} · {settings.layout} on {ranks} "
+            f"{model}: {parameters:,} parameters, {steps.dtype} · {settings.layout} on {ranks} "
             f"({about['backend']}, {about['device']}) · {left} of {steps.batch} × {sizes.positions} {unit}\ntext {text}"
         )
         if done >= steps.steps:

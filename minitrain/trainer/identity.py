@@ -48,11 +48,14 @@ def checked(path: Path, extra: dict[str, Any]) -> dict[str, Any]:
     return extra
 
 
+def sizes_of(saved: dict[str, Any]) -> dict[str, Any]:
+    """What a saved model is, without gaps: one that was saved before there was an option has GPT-2's."""
+    return asdict(replace(Model(), **{name: value for name in SIZES if (value := saved.get(name)) is not None}).sizes)
+
+
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The differences that make a saved training another one, in words; none if it is the same. Both as `described`."""
-    # A checkpoint that was written before there was an option has GPT-2's.
-    known = {name: value for name in SIZES if (value := saved["model"].get(name)) is not None}
-    saved = saved | {"model": saved["model"] | asdict(replace(Model(), **known).sizes)}
+    saved = saved | {"model": saved["model"] | sizes_of(saved["model"])}
     names = [("model", name) for name in (*SIZES, *(["router"] if now["model"]["experts"] else []))]
     names += [("steps", name) for name in STEPS]
     pairs = [(name, saved[part].get(name), now[part][name]) for part, name in names]

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from minitrain.checkpointing.full import hugging_face
 from minitrain.comm.lock import Lock
 from minitrain.comm.terminal import complain, reader_has_closed
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks
@@ -49,8 +50,8 @@ def refuse(settings: Settings) -> None:
     if options.resume and options.overwrite:
         raise ValueError("resume=True goes on from a checkpoint; leave out overwrite")
     begun = options.resume and found  # with weights of its own
-    if options.load and not begun and not Path(options.load).is_file():
-        raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
+    if options.load and not begun and not hugging_face.located(Path(options.load)).is_file():
+        raise ValueError(f"load={options.load!r} is no file; give a safetensors file, or a folder with one")
     if options.export:
         check_export("export", options.export)
     # Looked up and not imported, which takes seconds.

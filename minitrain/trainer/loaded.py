@@ -22,6 +22,7 @@ from torch import Tensor
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full import manifest, state
 from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.checkpointing.full.hugging_face import FILE
 from minitrain.checkpointing.full.weights import PREFIX, export_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
@@ -35,7 +36,7 @@ from minitrain.data.sources import Source
 from minitrain.data.text import Batch, Text
 from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer, as_utf8
 from minitrain.precision.full import products
-from minitrain.trainer import evaluation
+from minitrain.trainer import evaluation, identity
 from minitrain.trainer.display import printable
 from minitrain.trainer.refused import Refused, refusing
 
@@ -112,20 +113,20 @@ def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
 
 
 def file(world: World, asked: Export) -> str:
-    """Write the weights to a file; what was written, and for GPT-2's format the configuration that belongs to it."""
+    """Write the weights to a file, or as Hugging Face has them, with their configuration, to a folder."""
 
     def write(path: Path) -> dict[str, Any]:
-        if world.rank == 0:
-            export_safetensors(path, Path(asked.file), as_gpt2=asked.format == "gpt2")
-        return manifest.read(path).extra
+        extra, to = manifest.read(path).extra, Path(asked.file)
+        if world.rank == 0 and asked.format == "minitrain":
+            export_safetensors(path, to)
+        elif world.rank == 0:
+            to.mkdir(exist_ok=True)
+            sizes = identity.sizes_of(identity.checked(path, extra)["settings"]["model"])
+            export_safetensors(path, to / FILE, sizes)
+        return extra
 
     extra = newest(Path(asked.run), lambda path: same_on_all_ranks(lambda: write(path), None))
-    sizes = extra["settings"]["model"]
-    names = {"vocabulary": "vocab_size", "positions": "n_positions", "hidden": "n_embd", "layers": "n_layer"}
-    pairs = {theirs: sizes[ours] for ours, theirs in {**names, "heads": "n_head"}.items()}
-    pairs |= {} if sizes["tied"] else {"tie_word_embeddings": False}
-    about = f"\nGPT2Config({', '.join(f'{name}={value}' for name, value in pairs.items())})"
-    return f"{STEP} {extra['step']} of {asked.run} in {asked.file}" + (about if asked.format == "gpt2" else "")
+    return f"{STEP} {extra['step']} of {asked.run} in {asked.file}"
 
 
 def load(world: World, folder: Path, loop: str, settings: Settings) -> tuple[Training, int]:

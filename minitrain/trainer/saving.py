@@ -45,7 +45,7 @@ class Saving:
             self.resume()
         # Only at the very beginning: a run that goes on has weights of its own.
         if options.load and not trainer.done:
-            import_safetensors(Path(options.load), self.state())
+            import_safetensors(Path(options.load), self.state(), trainer.settings.model)
             state.refresh(trainer.training.gradients)
             trainer.display.say(f"weights of {options.load}")
         if options.flash_every:

@@ -103,17 +103,22 @@ class Export:
 
     Attributes:
         run: The run's folder, such as runs/train.
-        file: The file to write.
-        format: minitrain: the names that --load reads. gpt2: those of Hugging Face's GPT2LMHeadModel; --load reads them
-            as well.
+        file: The file to write; with --format hugging-face a new folder.
+        format: minitrain: our names. hugging-face: weights and config.json, from which from_pretrained makes a GPT-2,
+            Llama, Qwen2 or Qwen3. --load reads both.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    format: Literal["minitrain", "gpt2"] = "minitrain"
+    format: Literal["minitrain", "hugging-face"] = "minitrain"
 
     def check(self) -> None:
-        check_export("file", self.file)
+        folder = Path(self.file)
+        if self.format == "minitrain" or not folder.absolute().parent.is_dir():
+            check_export("file", self.file)
+        # A config.json of another model next to these weights would be believed.
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"file={self.file!r} exists and is no empty folder; name a new one")
 
 
 def generate(loop: str, arguments: list[str] | None = None) -> int:
