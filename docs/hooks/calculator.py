@@ -16,7 +16,8 @@ def data(package: Path) -> str:
         package: folder of the package; it is imported, without torch.
     """
     sys.path.insert(0, str(package.parent))
-    from minitrain.composition.settings import Model, Preset
+    from minitrain.composition.presets import Preset
+    from minitrain.composition.settings import Model
     from minitrain.costs.composition import model_parameters
     from minitrain.costs.fabric import Fabric
     from minitrain.costs.memory import ROOM

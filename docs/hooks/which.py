@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from minitrain.composition.settings import Model, Preset
+from minitrain.composition.presets import Preset
+from minitrain.composition.settings import Model
 from minitrain.costs import composition, layout, memory, roofline, zero
 from minitrain.costs.composition import Shape
 from minitrain.costs.fabric import Fabric

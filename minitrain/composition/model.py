@@ -158,7 +158,7 @@ def make_router(model: Model, block: int) -> Router:
     sizes = model.sizes
     # Without a number, the router's own.
     choices = {"choices": sizes.experts_per_token} if sizes.experts_per_token else {}
-    return ROUTERS[model.router](sizes.hidden, sizes.experts, layer=block, **choices)
+    return ROUTERS[model.sizes.router](sizes.hidden, sizes.experts, layer=block, **choices)
 
 
 def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:

@@ -17,7 +17,8 @@ import tyro
 from minitrain.checkpointing.full import hugging_face
 from minitrain.comm.terminal import complain
 from minitrain.comm.torchrun import given_ranks, speaks
-from minitrain.composition.settings import LARGE, Layout, Model, Run, Settings, Steps, check, check_trained
+from minitrain.composition.presets import LARGE
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check, check_trained
 from minitrain.data.shares import vocabulary_of
 from minitrain.trainer import config
 from minitrain.trainer.launch import launch, refuse

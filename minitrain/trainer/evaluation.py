@@ -162,7 +162,7 @@ def _continues(training: Training) -> bool:
     for each length of the cache.
     """
     model, steps = training.settings.model, training.settings.steps
-    return not steps.compile and not (model.sizes.experts and model.router == "expert_choice")
+    return not steps.compile and not (model.sizes.experts and model.sizes.router == "expert_choice")
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.composition.settings import LARGE, Layout, Model, Steps
+from minitrain.composition.presets import LARGE
+from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES, Machine
 from minitrain.planning.full.plan_time import microbatch, shape_of
 from minitrain.planning.full.proposals import options

@@ -83,11 +83,11 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.router][2]
+    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.sizes.router][2]
     same = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
     kinds = {"learned": sizes.positions_kind == "learned", "gated": sizes.mlp == "swiglu", "rms": sizes.norm == "rms"}
     same |= {"latent": costs.Latent(*sizes.latent) if sizes.latent else None}
-    same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.router][0]}
+    same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.sizes.router][0]}
     return costs.Shape(**same | kinds, gates=gates, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
 
 
@@ -108,7 +108,7 @@ def rows_of(model: Model, sequences: int) -> int:
     if not sizes.experts:
         return 0
     # Evenly spread: a plan cannot know the load.
-    choices, factor, _ = _ROUTERS[model.router]
+    choices, factor, _ = _ROUTERS[model.sizes.router]
     if sizes.experts_per_token:
         choices, factor = sizes.experts_per_token, None  # today's models drop no token
     seq = sizes.positions
