@@ -252,7 +252,11 @@ def test_the_calculator_says_what_the_formulas_say(address: str, page) -> None:
     page.goto(f"{address}calculator/?{asked}")
     said = page.locator(".calculator-result").text_content() or ""
     held = sum(layout.held(shape, cut, 0, layout.Sizes()).values()) / 1e9
-    assert "dp16×pp8×tp8 on 1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
+    assert (
+        "dp16×pp8×tp8 on 1,024 GPUs" in said
+        and f"A GPU of stage 0 holds {held:.1f} GB" in said
+        and "It fits on H100" in said
+    )
     step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"], reached=fitted(MACHINES["H100"])).step
     assert f"A step takes {step:.3g} s" in said
     command = page.locator(".calculator-result code").first.text_content().split()[1:]
