@@ -10,7 +10,7 @@ const { models, machines, room, fabric } = JSON.parse(document.getElementById("c
 const YES = [["no", "no"], ["yes", "yes"]]
 const FIRST = models["7b"]
 
-// name: [label, value at first, options, or null for a number, its least]
+// name: [label, value at first, options, or null for a number, its least, or "any" if it need not be whole]
 const FIELDS = {
   model: ["model", "7b", [...Object.entries(models).map(([name, { title }]) => [name, title]), ["own", "your own"]]],
   layers: ["layers", FIRST.layers, null],
@@ -38,7 +38,7 @@ const FIELDS = {
   gpus: ["GPUs", 64, null],
   gpu: ["kind of GPU", "H100", Object.keys(machines).map(name => [name, name])],
   node: ["GPUs in a node", 8, null],
-  network: ["network, GB/s for each GPU", machines.H100.network / 1e9, null],
+  network: ["network, GB/s for each GPU", machines.H100.network / 1e9, null, "any"],
   good: ["network speed reached", "80", [["80", "80 %"], ["50", "50 %"], ["20", "20 %: a bad fabric"]]],
   batch: ["sequences in a step", 512, null],
   dtype: ["numbers", "bfloat16", [["bfloat16", "bfloat16, fp32 copy"], ["float32", "float32"]]],
@@ -65,7 +65,7 @@ function control(name) {
   if (options === "text") return `<label>${label} <input name="${name}" type="text" value="${value}"></label>`
   const input = options
     ? `<select name="${name}">${options.map(([key, title]) => `<option value="${key}">${title}</option>`).join("")}</select>`
-    : `<input name="${name}" type="number" min="${least}" step="1" value="${value}">`
+    : `<input name="${name}" type="number" min="${least === "any" ? 0 : least}" step="${least === "any" ? least : 1}" value="${value}">`
   return `<label>${label} ${input}</label>`
 }
 
@@ -108,7 +108,8 @@ function latentOf(c) {
 // What is wrong with the model or the run, in one sentence with a cure; "" if layouts can be looked for.
 function problem(c) {
   for (const [name, [label, , options, least = 1]] of Object.entries(FIELDS)) {
-    if (!options && !(Number.isInteger(c[name]) && c[name] >= least)) return `${label}: write a whole number from ${least} on.`
+    if (least === "any" && !(c[name] > 0)) return `${label}: write a number above 0.`
+    if (!options && least !== "any" && !(Number.isInteger(c[name]) && c[name] >= least)) return `${label}: write a whole number from ${least} on.`
   }
   if (c.latent && !latentOf(c)) return `latent attention: write five whole numbers, such as ${models["deepseek-v3"].latent}, or nothing.`
   if (c.latent && c.kv_heads !== c.heads) return `Latent attention has as many heads of keys as heads: ${c.heads}.`
@@ -176,7 +177,7 @@ function ranking(c, choose) {
   const { shape, sizes, machine, lines, reached } = asked(c)
   const found = fastest(shape, c.gpus, c.batch, machine, sizes, lines, reached)
   if (!found.length) {
-    return [paragraph(`No layout of ${group(c.gpus)} GPUs fits: either the ${short(machine.size / 1e9)} GB of a ${c.gpu} are too few ` +
+    return [paragraph(`No layout of ${group(c.gpus)} GPUs fits: either the ${short(machine.size / 1e9)} GB of each GPU are too few ` +
       `(a tenth stays free), or no dp · pp · cp · tp divides ${c.layers} layers, ${c.kv_heads} heads of keys and ${c.batch} sequences. Take more GPUs, or another batch.`, "calculator-problem")]
   }
   const near = ties(found), flops = stepFlops(c.batch, shape), slowest = found.at(-1).seconds
@@ -295,6 +296,7 @@ function calculate(root) {
       read.className = "calculator-read"
       read.textContent = `Read: ${fields.layers} layers of width ${fields.hidden}. ${notes.join(" ")}`
       update()
+      ranked.querySelector("tbody tr")?.click() // the layout of another model tells little
     } catch (error) {
       read.className = "calculator-read calculator-problem"
       read.textContent = error.message

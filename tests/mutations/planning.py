@@ -18,6 +18,11 @@ FABRIC, LINKS, TESTS = "minitrain.costs.fabric.Fabric", "tests/costs/test_fabric
 FEW = "few published runs wait for the network"
 TIMES, FILE = "seconds on this machine are no claim", "the demo writes no file"
 
+LAYOUT, RANKED, LAYOUTS = "minitrain.costs.layout", "minitrain.costs.layout_search", "tests/costs/test_layout.py"
+STEP = "test_a_step_takes_nearly_what_the_dry_run_says"
+NEARLY = "test_the_fastest_layout_is_nearly_the_planner_s"
+PAGE = "the calculator's page shows it, and no demo"
+
 MUTATIONS = [
     # Practice: profiles.
     Mutation(f"{PROFILE}.measure", "y.nbytes, weight)", "x.nbytes, weight)", PROFILE, "bytes that each layer"),
@@ -196,4 +201,12 @@ MUTATIONS = [
     Mutation(f"{FABRIC}.wait", "(ranks - nodes) * self.hop", "0", test=LINKS, why=FEW),
     Mutation(f"{FABRIC}.leaving", "inside if inside < ranks else 1", "1", test=LINKS, why=FEW),
     Mutation("minitrain.costs.fabric.pieces", "(PIECE * ranks)", "PIECE", test=LINKS, why=FEW),
+    # Theory: the calculator's closed formulas, and its ranking.
+    Mutation(f"{LAYOUT}.seconds", "2.5) * forward", "2) * forward", test=f"{LAYOUTS}::{STEP}", why=PAGE),
+    Mutation(f"{LAYOUT}.seconds", "+ moved / 3)", ")", test=f"{LAYOUTS}::{STEP}", why=PAGE),
+    Mutation(f"{LAYOUT}.bar", "exposed + reached.contended * hidden", "exposed", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
+    Mutation(f"{RANKED}.fits", "1 - ROOM", "1 + ROOM", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
+    Mutation(
+        f"{RANKED}.fastest", "found.append(min(each))", "found.append(max(each))", test=f"{LAYOUTS}::{NEARLY}", why=PAGE
+    ),
 ]

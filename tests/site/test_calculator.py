@@ -275,6 +275,8 @@ def test_configs_are_read(tmp_path):
         if name in presets:
             assert fields == {field: presets[name][field] for field in fields}, name
             continue
-        given = {field: value == "yes" if value in ("yes", "no") else value for field, value in fields.items()}
+        given: dict[str, Any] = {
+            field: value == "yes" if value in ("yes", "no") else value for field, value in fields.items()
+        }
         del given["latent"], given["router_bias"]  # which only presets have
         assert composition.model_parameters(shape_of(Model("gpt2", **given))) == PUBLISHED[name]

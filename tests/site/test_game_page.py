@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from minitrain.composition.settings import Layout, problem
+from minitrain.composition.settings import Layout, ScheduleName, problem
 from minitrain.costs.memory import ROOM
 from minitrain.planning.full import time_model
 from minitrain.planning.full.game import ROUNDS
@@ -17,7 +17,7 @@ import game  # isort: skip  (of docs/hooks, whose path the conftest adds)
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
 FILE = ROOT / "docs" / "javascripts" / "referee.js"
-SCHEDULES = ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"]  # those that the page offers
+SCHEDULES: list[ScheduleName] = ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"]  # those that the page offers
 BYTES, SPEED = 1e-4, 1e-3  # what the page states
 
 
