@@ -2,13 +2,12 @@
 
 Four routers, each a file with one function `route`: `noisy_top_k`, `gshard`, `switch` let tokens choose experts,
 `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts the
-experts on different ranks. Five more have a small form only: `bias_balanced` routes without an auxiliary loss,
-`node_limited` to few nodes, `z_loss` keeps logits small, `dropless` is a layer without a capacity, `shared_experts`
-adds experts for every token.
+experts on different ranks. Four more have a small form only: `bias_balanced` routes without an auxiliary loss, `z_loss`
+keeps logits small, `dropless` is a layer without a capacity, `shared_experts` adds experts for every token.
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
-`expert_parallel.ExpertParallel`.
+`expert_parallel.ExpertParallel`. `node_limited`, which is `bias_balanced` with few nodes for each token, has no full form.
 Also called MoE, sparsely gated layer.
 """
 
