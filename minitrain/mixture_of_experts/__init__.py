@@ -7,7 +7,7 @@ keeps logits small, `dropless` is a layer without a capacity, `shared_experts` a
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
-`expert_parallel.ExpertParallel`. `node_limited`, which is `bias_balanced` with few nodes for each token, has no full form.
+`expert_parallel.ExpertParallel`. `node_limited` has no full form: `bias_balanced` with few nodes for each token.
 Also called MoE, sparsely gated layer.
 """
 
