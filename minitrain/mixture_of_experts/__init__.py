@@ -9,7 +9,7 @@ without the noise.
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
-`expert_parallel.ExpertParallel`.
+`expert_parallel.ExpertParallel`. `node_limited` has no full form: `bias_balanced` with few nodes for each token.
 Also called MoE, sparsely gated layer.
 """
 

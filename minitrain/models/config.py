@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from minitrain.models.rotary import Rotary
 
 AttentionKind = Literal["sdpa", "plain"]
@@ -104,6 +106,20 @@ class GPTConfig:
         from minitrain.models.rotary import Rotary  # here, since it needs torch
 
         return Rotary(self.rope_base, self.rope_factor) if self.positions_kind == "rope" else None
+
+    def token_norm(self) -> nn.Module:
+        """Of a token, at the beginning of each half of a block and of the head."""
+        from torch import nn  # here, as below and above: what asks for sizes alone needs no torch
+
+        from minitrain.models.norm import RMSNorm
+
+        return (RMSNorm if self.norm == "rms" else nn.LayerNorm)(self.hidden, self.norm_eps)
+
+    def head_norm(self) -> nn.Module | None:
+        """Of each head's queries and keys; None where they have none."""
+        from minitrain.models.norm import RMSNorm
+
+        return RMSNorm(self.head, self.norm_eps) if self.qk_norm else None
 
     @property
     def head(self) -> int:

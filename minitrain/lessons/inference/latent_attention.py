@@ -69,7 +69,7 @@ def new_layer(world: World, seed: int, sharp: float = 1.0) -> LatentAttention:
 def generate(layers: list[LatentAttention], tokens: Tensor, count: int, cached: bool) -> tuple[Tensor, list[Tensor]]:
     """Likeliest tokens of a model of these layers: absorbed and with caches, or from the whole text each time."""
     torch.manual_seed(20)
-    table, head = torch.randn(2, VOCABULARY, layers[0].down.shape[1]).to(layers[0].down)
+    table, head = torch.randn(2, VOCABULARY, layers[0].down.shape[1]).to(tokens.device, torch.float64)
     caches: dict[int, Tensor] = {}
     for _ in range(count):
         x = table[tokens[:, -1:] if cached and caches else tokens]
@@ -82,7 +82,7 @@ def generate(layers: list[LatentAttention], tokens: Tensor, count: int, cached: 
 
 def on_one_device(layer: LatentAttention, x: Tensor, world: World) -> list[Tensor]:
     """Equations 9 to 19 with all heads, a GPT's rotation and torch's attention; of the gradients, this rank's."""
-    cut = [torch.cat(gather_objects(weight.detach().cpu())).to(x) for weight in list(layer.parameters())[1:]]
+    cut = [torch.cat(gather_objects(weight.detach().cpu())).to(world.device) for weight in list(layer.parameters())[1:]]
     weights = [weight.requires_grad_() for weight in (layer.down.detach().clone(), *cut)]
     down, query, key, value, output = weights
     c, k_rotary = F.linear(x, down)[:, None].split([KV_RANK, ROPE], -1)
