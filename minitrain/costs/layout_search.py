@@ -19,6 +19,7 @@ from minitrain.costs.time_bar import HALF, Reached
 
 LONG = 8192  # tokens of a sequence that a context-parallel rank has at least
 SEQUENCES = (1, 2, 4, 8, 16)  # of a micro-batch
+IN_16_BITS = Sizes()
 
 
 class Found(NamedTuple):
@@ -78,18 +79,15 @@ def fastest(
     gpus: int,
     batch: int,
     machine: Machine,
-    sizes: Sizes = Sizes(),  # noqa: B008
+    sizes: Sizes = IN_16_BITS,
     fabric: Fabric = DEFAULT,
     reached: Reached = HALF,
     keep: int = 10,
 ) -> list[Found]:
     """The fastest layouts that fit, of each choice of axes only its fastest variant."""
-    found = []
+    best: list[Found] = []
     for cut in axes(shape, gpus, batch, fabric.per_node):
-        each = [
-            Found(bar(shape, way, sizes, machine, fabric, reached).step, way)
-            for way in variants(shape, cut, batch, sizes, machine)
-        ]
-        if each:
-            found.append(min(each))
-    return sorted(found)[:keep]
+        ways = variants(shape, cut, batch, sizes, machine)
+        found = [Found(bar(shape, way, sizes, machine, fabric, reached).step, way) for way in ways]
+        best += [min(found)] if found else []
+    return sorted(best)[:keep]

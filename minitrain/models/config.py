@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 if TYPE_CHECKING:
     from torch import nn
 
+    from minitrain.models.norm import RMSNorm
     from minitrain.models.rotary import Rotary
 
 AttentionKind = Literal["sdpa", "plain"]
@@ -107,16 +108,16 @@ class GPTConfig:
 
         return Rotary(self.rope_base, self.rope_factor) if self.positions_kind == "rope" else None
 
-    def token_norm(self) -> nn.Module:
-        """Of a token, at the beginning of each half of a block and of the head."""
-        from torch import nn  # here, as below and above: what asks for sizes alone needs no torch
+    def make_norm(self) -> nn.Module:
+        """Of a token."""
+        from torch import nn
 
-        from minitrain.models.norm import RMSNorm
+        from minitrain.models.norm import RMSNorm  # here, since it needs torch
 
         return (RMSNorm if self.norm == "rms" else nn.LayerNorm)(self.hidden, self.norm_eps)
 
-    def head_norm(self) -> nn.Module | None:
-        """Of each head's queries and keys; None where they have none."""
+    def head_norm(self) -> RMSNorm | None:
+        """Of each head's queries, or keys; None without `qk_norm`."""
         from minitrain.models.norm import RMSNorm
 
         return RMSNorm(self.head, self.norm_eps) if self.qk_norm else None

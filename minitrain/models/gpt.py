@@ -108,7 +108,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(config.hidden, width, biases)
         self.key = nn.Linear(config.hidden, kv_width, biases)
         self.value = nn.Linear(config.hidden, kv_width, biases)
-        self.query_norm, self.key_norm = config.head_norm(), config.head_norm()  # None in a GPT and in a Llama
+        self.query_norm, self.key_norm = config.head_norm(), config.head_norm()  # None in most models
         self.rotary = config.rotary()  # None where positions are learned
         self.core = CausalAttention(config.attention, config.dropout)
         self.output = nn.Linear(width, config.hidden, config.biases == "all")
@@ -163,10 +163,10 @@ class Block(nn.Module):
         super().__init__()
         # Norms and residual dropout are here, and not in `Attention` and `MLP`: tensor parallelism splits what is
         # inside those two, sequence parallelism what is between them.
-        self.attention_norm = config.token_norm()
+        self.attention_norm = config.make_norm()
         self.attention = Attention(config)
         self.attention_dropout = nn.Dropout(config.dropout)
-        self.mlp_norm = config.token_norm()
+        self.mlp_norm = config.make_norm()
         self.mlp = MLP(config)
         self.mlp_dropout = nn.Dropout(config.dropout)
 
@@ -208,7 +208,7 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = Embedding(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = config.token_norm()
+        self.norm = config.make_norm()
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.loss = NextTokenLoss()
         if config.tied:

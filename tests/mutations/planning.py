@@ -206,7 +206,5 @@ MUTATIONS = [
     Mutation(f"{LAYOUT}.seconds", "+ moved / 3)", ")", test=f"{LAYOUTS}::{STEP}", why=PAGE),
     Mutation(f"{LAYOUT}.bar", "exposed + reached.contended * hidden", "exposed", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
     Mutation(f"{RANKED}.fits", "1 - ROOM", "1 + ROOM", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
-    Mutation(
-        f"{RANKED}.fastest", "found.append(min(each))", "found.append(max(each))", test=f"{LAYOUTS}::{NEARLY}", why=PAGE
-    ),
+    Mutation(f"{RANKED}.fastest", "[min(found)]", "[max(found)]", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
 ]
