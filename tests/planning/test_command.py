@@ -6,12 +6,17 @@ import json
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
+from typing import get_args
 
 import pytest
 
-from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.composition.presets import Preset
+from minitrain.composition.settings import Layout, Model, Steps, check_trained, problem
+from minitrain.costs import composition as costs
 from minitrain.costs.roofline import Machine
 from minitrain.planning.full import command, plan_time, proposals, published
+from minitrain.planning.plan import Coordinate, predict
 from minitrain.trainer import command as trainer
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a search calls small functions a million times
@@ -154,3 +159,21 @@ def test_trying_the_best(capsys, tmp_path):
         each = float(words[4].replace(",", "")) / 2  # of a GPU
         assert float(row[2].replace(",", "")) == pytest.approx(each, abs=1)
     assert "was in float32" in own.read_text()
+
+
+@pytest.mark.parametrize("preset", get_args(Preset))
+def test_every_preset_can_be_planned(preset):
+    """The stages together have the model's parameters, and a second copy of a tied table."""
+    model, layout, steps = Model(preset), Layout(dp=2, pp=4, microbatches=4), Steps(batch=8, dtype="bfloat16")
+    ranks = [predict(model, layout, steps, Coordinate(pp)) for pp in range(4)]
+    table = model.sizes.tied * model.sizes.vocabulary * model.sizes.hidden
+    assert sum(each.parameters for each in ranks) == costs.model_parameters(plan_time.shape_of(model)) + table
+    refused = problem(model, Layout(tp=2), steps)
+    assert refused is None if preset not in ("xl", "deepseek-v3") else refused  # 25 heads, and latent attention
+    with nullcontext() if preset != "deepseek-v3" else pytest.raises(ValueError, match="can be planne"):
+        check_trained(model)
+
+
+def test_a_model_is_the_same_when_its_options_are_read():
+    model = Model("8b", layers=2, tied=True, qk_norm=True, biases="qkv", norm_eps=1e-6)
+    assert trainer.read(proposals.options(model, Layout(), Steps())).model == model

@@ -293,8 +293,8 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
             f"Layouts 1 to {near} lie within {100 * TIE:.0f} %, which is less than the model knows: no order is known "
             "among them. Measure them, or take the one that sends least."
         )
-    if found := untrained(asked.model):
-        said.append(f"Planned only: minitrain does not train {found} so far, and refuses the command.")
+    if what := untrained(asked.model):
+        said.append(f"Planned only: minitrain does not train {what} so far, and refuses the command.")
     else:
         said.append("The command trains on the reference text; --data gives it yours.")
     room = (1 - ROOM) * cluster.machine.size / GB

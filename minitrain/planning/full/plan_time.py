@@ -83,9 +83,13 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.sizes.router][2]
-    same = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
-    kinds = {"learned": sizes.positions_kind == "learned", "gated": sizes.mlp == "swiglu", "rms": sizes.norm == "rms"}
+    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[sizes.router][2]
+    same: dict[str, Any] = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
+    kinds: dict[str, Any] = {
+        "learned": sizes.positions_kind == "learned",
+        "gated": sizes.mlp == "swiglu",
+        "rms": sizes.norm == "rms",
+    }
     same |= {"latent": costs.Latent(*sizes.latent) if sizes.latent else None}
     same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.sizes.router][0]}
     return costs.Shape(**same | kinds, gates=gates, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
