@@ -31,6 +31,7 @@ MLPName = Literal["gelu", "swiglu"]
 BiasesName = Literal["all", "qkv", "none"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice", "top_k", "bias_balanced"]
 ContextMode = Literal["ring", "zigzag", "ulysses", "gather"]
+LARGE = ("70b", "175b", "405b", "1t", "deepseek-v3")  # presets that no machine of eight GPUs can train
 
 
 def _sizes(layers: int, hidden: int, heads: int, positions: int, vocabulary: int, **others: Any) -> dict[str, Any]:
@@ -106,10 +107,11 @@ class Model:
         norm_eps: What a norm adds to the variance.
         biases: Which products have them: all; only those of queries, keys and values; or none.
         qk_norm: RMSNorm over each head's queries and keys.
-        experts_per_token: As many experts see a token; the router's own number, unless the preset has another.
+        experts_per_token: As many experts see a token, and none is dropped; unless the preset has a number, the router
+            has its own. Planned and not trained so far, as the next four.
         expert_hidden: Width inside an expert; mlp_hidden, unless the preset has another.
         shared_experts: Experts that see all tokens, as one of so many times the width.
-        mixture_every: Every so many blocks one has experts, the last of them.
+        mixture_every: Of so many blocks the last has experts; 2, unless the preset has another.
         dense_first: So many blocks at the beginning have none.
     """
 
@@ -413,14 +415,18 @@ def check_trained(model: Model) -> None:
     Raises:
         ValueError: Names it.
     """
+    if found := untrained(model):
+        raise ValueError(f"{found} can be planned, not trained so far; use --dry-run, or another model")
+
+
+def untrained(model: Model) -> str | None:
+    """What of a model can be planned but not trained so far; None if all can."""
     sizes = model.sizes
     if sizes.latent:
-        raise ValueError(f"the latent attention of preset={model.preset} can be planned, not trained; use --dry-run")
+        return f"the latent attention of preset={model.preset}"
     if sizes.experts and sizes.experts_per_token and model.router not in ("top_k", "bias_balanced"):
-        raise ValueError(
-            f"experts_per_token={sizes.experts_per_token} can be planned, not trained, with router={model.router!r}, "
-            "which has a number of its own; use router='top_k' or 'bias_balanced', or --dry-run"
-        )
+        return f"experts_per_token={sizes.experts_per_token} with router={model.router}, which has a number of its own,"
+    return None
 
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:

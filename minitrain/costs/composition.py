@@ -59,6 +59,7 @@ class Shape(NamedTuple):
         dense_first: So many layers at the beginning have none.
         router_bias: Whether a router adds a number for each expert, by which the load is balanced.
         latent: Of latent attention; None: the usual one.
+        chosen: Experts that see a token, which `minitrain.costs.layout` alone reads; others are given rows.
     """
 
     layers: int
@@ -83,6 +84,7 @@ class Shape(NamedTuple):
     dense_first: int = 0
     router_bias: bool = False
     latent: Latent | None = None
+    chosen: int = 1
 
     @property
     def head(self) -> int:

@@ -87,6 +87,7 @@ def shape_of(model: Model) -> costs.Shape:
     same = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
     kinds = {"learned": sizes.positions_kind == "learned", "gated": sizes.mlp == "swiglu", "rms": sizes.norm == "rms"}
     same |= {"latent": costs.Latent(*sizes.latent) if sizes.latent else None}
+    same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.router][0]}
     return costs.Shape(**same | kinds, gates=gates, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
 
 
