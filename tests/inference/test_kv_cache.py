@@ -19,6 +19,8 @@ KINDS = {
     "one key and value head": {"kv_heads": 1},
     "rope": {"positions_kind": "rope"},
     "untied": {"tied": False},
+    "as in Qwen": {"kv_heads": 2, "head_size": 8, "qk_norm": True, "norm": "rms", "mlp": "swiglu", "biases": "qkv"}
+    | {"positions_kind": "rope", "rope_base": 1e6, "rope_factor": 8.0},
 }
 
 

@@ -10,11 +10,13 @@ import torch
 from minitrain.comm import Ledger
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.full.parameter_layout import is_partial
-from tests.tensor_parallel.test_parallelize import gpt, tokens, train
+from tests.tensor_parallel.test_parallelize import QWEN, gpt, tokens, train
 
 
 @pytest.mark.parametrize(
-    ("keep_gathered", "choices"), ((True, {}), (False, {"tied": False}), (False, {"kv_heads": 1})), ids=str
+    ("keep_gathered", "choices"),
+    ((True, {}), (False, {"tied": False}), (False, {"kv_heads": 1}), (True, QWEN | {"kv_heads": 1})),
+    ids=str,
 )
 def test_equals_one_device(ranks, keep_gathered, choices):
     ranks(3).run(train, choices, partial(parallelize, keep_gathered=keep_gathered))

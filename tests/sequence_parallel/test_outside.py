@@ -22,10 +22,12 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, Attention
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
+from tests.tensor_parallel.test_parallelize import QWEN
 
 
-def gpt(ranks):
-    made = GPT(GPTConfig(13, positions=3 * ranks, layers=1, hidden=4 * ranks, heads=2 * ranks), seed=0).double()
+def gpt(ranks, **choices):
+    sizes = {"positions": 3 * ranks, "layers": 1, "hidden": 4 * ranks, "heads": 2 * ranks}
+    made = GPT(GPTConfig(13, **sizes, **choices), seed=0).double()
     with torch.no_grad():
         for number, parameter in enumerate(made.parameters()):  # else biases would be 0 and norms 1
             drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
@@ -74,9 +76,9 @@ def test_a_block_is_that_of_dtensor(ranks, keep_gathered):
     ranks(2).run(beside_dtensor, keep_gathered)
 
 
-def marks(world):
+def marks(world, choices):
     """How many parameters are partial: at first, copied, made anew, and with others put in their place."""
-    model = gpt(world.size)
+    model = gpt(world.size, **choices)
     parallelize(model)
     found = [sum(map(is_partial, model.parameters()))]
     copied = copy.deepcopy(model)
@@ -90,9 +92,16 @@ def marks(world):
     return found, same
 
 
-def test_marks_outlive_copies(ranks):
-    partial = 1 + 4 + 2 + 2  # positions; of the layer two norms and two row biases; the last norm
-    for found, same in ranks(2).run(marks):
+@pytest.mark.parametrize(
+    "choices, partial",
+    (
+        ({}, 1 + 4 + 2 + 2),  # positions; of the layer two norms and two row biases; the last norm
+        (QWEN, 4 + 1),  # of the layer two norms and those of queries and keys; the last norm
+    ),
+    ids=("GPT-2", "Qwen"),
+)
+def test_marks_outlive_copies(ranks, choices, partial):
+    for found, same in ranks(2).run(marks, choices):
         assert found == [partial] * 4 and same
 
 

@@ -15,6 +15,9 @@ from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
+LLAMA = {"norm": "rms", "mlp": "swiglu", "mlp_hidden": 12, "biases": "none", "positions_kind": "rope", "tied": False}
+QWEN = LLAMA | {"head_size": 6, "biases": "qkv", "qk_norm": True}
+
 
 def gpt(ranks, **choices) -> GPT:
     sizes = {"vocabulary": 13, "positions": 12, "layers": 2, "hidden": 4 * ranks, "heads": 2 * ranks}
@@ -62,7 +65,14 @@ def train(world, choices, divide=parallelize, add_up=sum_partial_gradients):
 
 @pytest.mark.parametrize(
     ("size", "choices"),
-    [(1, {}), (3, {"tied": False}), (3, {"kv_heads": 1}), (3, {"attention": "plain"}), (4, {"kv_heads": 2})],
+    [
+        (1, {}),
+        (3, {"tied": False}),
+        (3, {"kv_heads": 1}),
+        (3, {"attention": "plain"}),
+        (4, {"kv_heads": 2}),
+        (4, QWEN | {"kv_heads": 2}),
+    ],
     ids=str,
 )
 def test_equals_one_device(ranks, size, choices):

@@ -14,6 +14,7 @@ from minitrain.lessons.composition import common as lesson
 from minitrain.train import build, train_step
 from minitrain.trainer import evaluation
 from minitrain.trainer.evaluation import generate
+from tests.composition.test_llama import QWEN
 from tests.drawn import first
 
 MODEL = Model(layers=4, hidden=16, heads=4, positions=16, vocabulary=257, dropout=0.1)
@@ -92,6 +93,11 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", first(LAYOUTS, 3))
 def test_every_layout(ranks, name):
     compare(ranks, LAYOUTS[name])
+
+
+def test_normed_queries_and_shared_keys(ranks):
+    layouts = [Layout(tp=4, sequence_parallel=True), Layout(pp=2, tp=2, microbatches=2)]
+    compare(ranks, layouts, replace(QWEN, positions=16))
 
 
 @pytest.mark.parametrize("router", first(("noisy_top_k", "gshard", "switch")))

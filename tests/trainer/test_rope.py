@@ -1,4 +1,4 @@
-"""Rotary positions in a run: resumed in another layout, exported, and continued with longer sequences."""
+"""Rotary positions in a run, and all of a Qwen: resumed, exported, and continued with longer sequences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from minitrain.composition.settings import Layout, Run, Settings
 from minitrain.train import build
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
+from tests.composition.test_llama import QWEN
+from tests.trainer.conftest import apart
 from tests.trainer.test_trainer import MODEL, STEPS, do
 
 ROPE = replace(MODEL, dropout=0.0, positions_kind="rope", rope_base=50.0)
@@ -77,3 +79,12 @@ def test_a_resume_does_not_change_positions(ranks, short):
     learned = asked(short[0], replace(MODEL, dropout=0.0), resume=True)
     (message,) = ranks(1).run(refused, learned)
     assert "positions_kind=rope there and learned here" in message and "--export" not in message
+
+
+def test_a_qwen_is_resumed_where_four_ranks_share_two_key_heads(ranks, tmp_path):
+    ((_, losses, state, _, _),) = ranks(1).run(do, asked(tmp_path, QWEN, name="whole"))
+    ranks(1).run(do, asked(tmp_path, QWEN), 2)  # stopped after two steps
+    layout = Layout(tp=4, sequence_parallel=True)
+    for status, after, resumed, _, done in ranks(4).run(do, asked(tmp_path, QWEN, layout, resume=True)):
+        assert (status, done) == (0, 4) and after == pytest.approx(losses[2:], abs=1e-12)
+        assert state.keys() == resumed.keys() and apart(state, resumed) < 1e-9
