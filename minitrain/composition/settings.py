@@ -425,7 +425,7 @@ def untrained(model: Model) -> str | None:
     if sizes.latent:
         return f"the latent attention of preset={model.preset}"
     if sizes.experts and sizes.experts_per_token and model.router not in ("top_k", "bias_balanced"):
-        return f"experts_per_token={sizes.experts_per_token} with router={model.router}, which has a number of its own,"
+        return f"experts_per_token={sizes.experts_per_token} with router={model.router} (top_k, bias_balanced take it)"
     return None
 
 
