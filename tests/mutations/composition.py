@@ -107,9 +107,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.layer_counts", "stage < layers % stages", "stage > layers % stages", MODEL, "bytes of this rank's"
     ),
-    Mutation(
-        f"{THEORY}.model_parameters", "shape.experts - 1", "shape.experts", LAYOUT, "elements that count in a norm"
-    ),
+    Mutation(f"{THEORY}.model_parameters", "shape.experts if", "1 if", LAYOUT, "elements that count in a norm"),
     Mutation(f"{THEORY}_work.layer_work", "2 * core", "core", STEP, "operations of a step on this rank"),
     Mutation(
         f"{THEORY}_work.head_work",
@@ -138,9 +136,9 @@ LARGE = "the demo counts on the ranks that run it"
 # Planning and the trainer.
 MUTATIONS += [
     Mutation(
-        f"{COSTS}.memory.gpt_parameters",
-        "gpt_layer_parameters(hidden) + 2 * hidden",
-        "gpt_layer_parameters(hidden) + hidden",
+        f"{COSTS}.composition._norm",
+        'if shape.rms else ("weight", "bias")',
+        "",
         PLANNING,
         "parameters of 175b, whole",
     ),
@@ -254,6 +252,22 @@ MUTATIONS += [
         why=OTHER_AXES,
     ),
     Mutation("minitrain.costs.composition_kept.layer_kept", "seq * 3 *", "seq * 2 *", test=DRY_RUN, why=OTHER_AXES),
+    Mutation(f"{THEORY}_sent.partial_payload", "each.partial or int", "int", test=DRY_RUN, why=OTHER_AXES),
+    Mutation(f"{THEORY}_sent.context_payload", "tokens * copies *", "tokens * heads *", test=DRY_RUN, why=OTHER_AXES),
+    Mutation(
+        f"{THEORY}_kept.layer_kept",
+        "3 if shape.gated",
+        "2 if shape.gated",
+        test="tests/costs/test_composition.py::test_a_module_has_what_is_counted",
+        why=OTHER_AXES,
+    ),
+    Mutation(
+        f"{THEORY}.Shape.is_mixture",
+        "layer >= self.dense_first",
+        "True",
+        test="tests/costs/test_composition.py::test_released_weights_have_as_many_parameters",
+        why=LARGE,
+    ),
     *(
         Mutation(
             f"minitrain.models.rotary.{where}",

@@ -48,6 +48,6 @@ MUTATIONS = [
     ),
     # Without the table of tokens.
     Mutation(
-        f"{THEORY}.memory.gpt_parameters", "vocabulary + positions", "positions", f"{HOME}.plan", "parameters of 175b"
+        f"{THEORY}.composition.stage_parameters", "rows * shape.hidden, F", "0, F", f"{HOME}.plan", "parameters of 175b"
     ),
 ]
