@@ -495,7 +495,7 @@ LINES = {
     "inference": 291,
     "lessons": 16266,
     "matrix_product": 373,
-    "mixture_of_experts": 2384,
+    "mixture_of_experts": 2632,
     "models": 716,
     "optimizers": 1163,
     "parameter_server": 1220,

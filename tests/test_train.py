@@ -207,7 +207,7 @@ finally:
         ("--tp 3", "heads=4 do not divide by tp=3; layouts of 3 ranks that fit: pp3"),
         ("--pp 2 --zero 3", "use zero=1"),
         ("--preset 175b", "--dry-run plans it"),
-        ("--experts 4 --experts-per-token 2", "can be planned, not trained, with router='switch'"),
+        ("--experts 4 --experts-per-token 2", "with router=switch (top_k, bias_balanced take it) can be planned"),
     ],
 )
 def test_what_does_not_fit(arguments, message, capsys):

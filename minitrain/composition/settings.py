@@ -387,7 +387,7 @@ def untrained(model: Model) -> str | None:
     if sizes.latent:
         return f"the latent attention of preset={model.preset}"
     if sizes.experts and sizes.experts_per_token and sizes.router not in ("top_k", "bias_balanced"):
-        return f"experts_per_token={sizes.experts_per_token} with router={sizes.router!r}, which has its own number,"
+        return f"experts_per_token={sizes.experts_per_token} with router={sizes.router} (top_k, bias_balanced take it)"
     return None
 
 

@@ -44,7 +44,7 @@ MUTATIONS = [
         "losses, norms and weights",
     ),
     Mutation(
-        f"{MIXTURE}.layer.MoELayer.dispatch",
+        f"{MIXTURE}.layer.MoELayer.forward",
         "if self.tensor is not None and not self.sequence:",
         "if False:",
         STEP,

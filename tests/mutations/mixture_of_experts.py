@@ -92,7 +92,7 @@ MUTATIONS = [
     ),
     Mutation(
         f"{MOE_GPT}.replace_mlps",
-        "range(every - 1,",
+        "range(first + every - 1,",
         "range(0,",
         MOE_GPT,
         "a GPT of five blocks, two with mixtures: parameters",

@@ -58,7 +58,8 @@ def grouped(
     # Only the kernel for 16 bits wants this room.
     if rows.is_cuda and rows.element_size() == 2:
         sorted_rows, slot, counts = with_room(sorted_rows, slot, counts)
-    return mlps(experts, sorted_rows, lambda x, *layer: grouped_linear(x, *layer, counts)).index_select(0, slot)
+    y = mlps(experts, sorted_rows, lambda x, weight, bias: grouped_linear(x, weight, bias, counts))
+    return y.index_select(0, slot)
 
 
 def with_room(

@@ -16,6 +16,8 @@ Also called expert tensor parallelism, `--expert-tensor-parallel-size` (Megatron
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -62,12 +64,12 @@ def cut(layer: MoELayer, comm: Comm, sequence: bool = False) -> None:
         ValueError: Before anything is changed: an expert is of another class, or its hidden units do not divide by the
             ranks.
     """
-    every = [*layer.experts.values(), *([layer.shared] if layer.shared is not None else [])]
+    every: list[Any] = [*layer.experts.values(), *([layer.shared] if layer.shared is not None else [])]
     if others := sorted({type(expert).__name__ for expert in every if type(expert) is not gpt.MLP}):
         raise ValueError(f"experts of class {', '.join(others)} cannot be cut by tensor parallelism; use gpt.MLP")
     # All are made before one is exchanged, so that a refusal leaves the layer as it was.
     made = [PartialMLP(expert, comm) for expert in every]
-    layer.experts.update(zip(layer.experts, made, strict=False))
+    layer.experts.update(dict(zip(layer.experts, made, strict=False)))
     layer.shared = layer.shared and made[-1]
     layer.tensor, layer.sequence = comm, sequence
     layer.prepare()
