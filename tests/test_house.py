@@ -494,7 +494,7 @@ LINES = {
     "lessons": 16266,
     "matrix_product": 373,
     "mixture_of_experts": 2384,
-    "models": 584,
+    "models": 716,
     "optimizers": 1163,
     "parameter_server": 1220,
     "pipeline_parallel": 2798,

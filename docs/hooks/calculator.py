@@ -30,7 +30,7 @@ def data(package: Path) -> str:
     seven = {name: value for name, value in SEVEN_BILLION._asdict().items() if name in models["gpt2"]}
     models = {"gpt2": models.pop("gpt2"), "xl": models.pop("xl"), "7b": {"title": "the course's, 7B", **seven}} | models
     machines = {
-        name: {key: getattr(each, key) for key in ("size", "flops", "link", "network")}
+        name: {key: getattr(each, key) for key in ("size", "memory", "flops", "link", "network")}
         for name, each in MACHINES.items()
     }
     content = json.dumps({"models": models, "machines": machines, "room": ROOM, "fabric": Fabric()._asdict()})

@@ -3,35 +3,89 @@
 
 const sum = numbers => numbers.reduce((total, number) => total + number, 0)
 const floor = Math.floor
+const ADAM = 30, LOSS = 20 // bytes that AdamW moves for a parameter, and the loss for a logit
 
 // minitrain.costs.composition.layer_counts
 export function layerCounts(layers, stages) {
   return Array.from({ length: stages }, (_, stage) => floor(layers / stages) + (stage < layers % stages ? 1 : 0))
 }
 
-// minitrain.costs.layout.mixtures: the second, fourth, … layer has experts
+// minitrain.costs.layout.mixtures: of so many layers the last has experts, but not of the first ones
 export function mixtures(shape, pp, stage) {
+  if (!shape.experts) return 0
   const counts = layerCounts(shape.layers, pp), before = sum(counts.slice(0, stage))
-  return shape.experts ? floor((before + counts[stage]) / 2) - floor(before / 2) : 0
+  const until = layer => floor(Math.max(layer, shape.dense_first) / shape.mixture_every)
+  return until(before + counts[stage]) - until(before)
 }
 
-// minitrain.costs.mixture_of_experts.expert_parameters
-export function expertParameters(hidden, inner) {
-  return 2 * hidden * inner + inner + hidden
+// minitrain.costs.vocabulary.rows
+export function rows(vocabulary, ranks) {
+  return Math.ceil(vocabulary / ranks)
+}
+
+// Widths of minitrain.costs.composition.Shape
+export const mlpWidth = shape => shape.inner || 4 * shape.hidden
+export const expertWidth = shape => shape.expert_inner || mlpWidth(shape)
+const head = shape => {
+  if (shape.latent) return shape.latent.plain + shape.latent.rotated
+  return shape.head_size || floor(shape.hidden / shape.heads)
+}
+const queryWidth = shape => shape.heads * head(shape)
+const mixedWidth = shape => shape.heads * (shape.latent ? shape.latent.value : head(shape))
+const kvWidth = shape => head(shape) * (shape.kv_heads || shape.heads)
+const kvPieces = (shape, tensor) => Math.min(tensor, shape.kv_heads || shape.heads)
+const kvOwn = (shape, tensor) => floor(kvWidth(shape) / kvPieces(shape, tensor))
+
+// Elements of an MLP's matrices and biases on a tensor-parallel rank.
+function mlpParts(shape, width, tensor) {
+  const ways = shape.gated ? 2 : 1, matrix = floor((shape.hidden * width) / tensor)
+  return [(ways + 1) * matrix, shape.biases === "all" ? ways * floor(width / tensor) + shape.hidden : 0]
+}
+
+function attentionParts(shape, tensor) {
+  const h = shape.hidden, cut = (inputs, outputs, ranks = tensor) => floor((inputs * outputs) / ranks)
+  if (shape.latent) {
+    const { queries, keys, plain, rotated, value } = shape.latent, a = shape.heads
+    const down = (queries + keys + rotated) * h
+    return [down + cut(queries, a * (plain + rotated)) + cut(keys, a * (plain + value)) + cut(a * value, h), queries + keys]
+  }
+  const pieces = kvPieces(shape, tensor), width = queryWidth(shape), own = kvWidth(shape)
+  let vectors = shape.biases === "none" ? 0 : floor(width / tensor) + 2 * floor(own / pieces)
+  vectors += (shape.biases === "all" ? h : 0) + (shape.qk_norm ? 2 * head(shape) : 0)
+  return [cut(h, width) + 2 * cut(h, own, pieces) + cut(width, h), vectors]
+}
+
+// Of a layer and of one expert: elements of matrices and of vectors. minitrain.costs.composition.layer_parameters
+function layerParts(shape, mixture, tensor) {
+  const [matrices, vectors] = attentionParts(shape, tensor), norms = (shape.rms ? 2 : 4) * shape.hidden
+  const width = mixture ? shape.shared_experts * expertWidth(shape) : mlpWidth(shape)
+  const [inner, biases] = width ? mlpParts(shape, width, tensor) : [0, 0]
+  const router = mixture ? shape.gates * shape.hidden * shape.experts : 0
+  const balance = mixture && shape.router_bias ? shape.experts : 0
+  const expert = mixture ? mlpParts(shape, expertWidth(shape), tensor) : [0, 0]
+  return { all: [matrices + inner + router, vectors + norms + biases + balance], expert }
+}
+
+// minitrain.costs.layout.layer_shares: [shared, of experts]
+export function layerShares(shape, mixture, tensor, own) {
+  const { all, expert } = layerParts(shape, mixture, tensor)
+  return [sum(all), own * sum(expert)]
 }
 
 // minitrain.costs.layout.parameters: [shared, of experts]
 export function parameters(shape, cut, stage) {
-  const h = shape.hidden, t = cut.tp, last = stage === cut.pp - 1
+  const h = shape.hidden, last = stage === cut.pp - 1
   const layers = layerCounts(shape.layers, cut.pp)[stage], routed = mixtures(shape, cut.pp, stage)
-  const table = Math.ceil(shape.vocabulary / t) * h
-  let shared = layers * (floor((12 * h * h + 7 * h) / t) + 6 * h)
+  const own = Math.ceil(shape.experts / cut.ep), table = rows(shape.vocabulary, cut.tp) * h
+  let [shared, ofExperts] = [0, 0]
+  for (const [mixture, count] of [[false, layers - routed], [true, routed]]) {
+    const one = layerShares(shape, mixture, cut.tp, own)
+    shared += count * one[0]
+    ofExperts += count * one[1]
+  }
   if (stage === 0) shared += table + (shape.learned ? shape.positions * h : 0)
-  if (last) shared += 2 * h + (stage > 0 || !shape.tied ? table : 0)
-  if (!routed) return [shared, 0]
-  const mlp = floor((8 * h * h + 4 * h) / t) + h, own = Math.ceil(shape.experts / cut.ep)
-  shared += routed * (shape.gates * h * shape.experts - mlp)
-  return [shared, routed * own * (floor((expertParameters(h, 4 * h) - h) / t) + h)]
+  if (last) shared += (shape.rms ? 1 : 2) * h + (stage > 0 || !shape.tied ? table : 0)
+  return [shared, ofExperts]
 }
 
 // minitrain.costs.zero.state_bytes
@@ -41,25 +95,34 @@ export function stateBytes(stage, count, ranks, parameter, gradient, optimizer) 
 }
 
 // minitrain.costs.composition_kept.layer_kept, with fused attention and without dropout
-export function layerKept(batch, shape, tensor, sequence, recompute, item, ring) {
-  const seq = shape.positions, outside = sequence ? tensor : 1
-  const wide = batch * seq * shape.hidden * item, rows = batch * seq * item
+export function layerKept(batch, shape, tensor, sequence, recompute, item) {
+  const seq = shape.positions, outside = sequence ? tensor : 1, wider = Math.max(4, item), tokens = batch * seq
+  const wide = tokens * shape.hidden * item, few = tokens * item, inner = few * mlpWidth(shape)
   if (recompute === "full") return floor(wide / outside)
-  const whole = [wide, 2 * rows, wide, wide, 2 * rows, wide] // two norms and the inputs of attention and MLP
-  const divided = [3 * wide, wide, 4 * wide, 4 * wide] // queries, keys, values; output; before and after GELU
-  if (recompute !== "selective") divided.push(Math.max(4, item) * batch * shape.heads * seq) // sums of the softmax
-  let kept = sum(whole.map(size => floor(size / outside))) + sum(divided.map(size => floor(size / tensor)))
-  if (!shape.learned) kept += Math.max(4, item) * seq * 3 * floor(shape.hidden / shape.heads / 2)
-  return kept
+  const statistics = shape.rms ? wider * tokens : 2 * few
+  const whole = [wide, statistics, wide, wide, statistics, wide] // two norms and the inputs of attention and MLP
+  const width = queryWidth(shape), keys = kvOwn(shape, tensor) * tensor
+  const divided = [few * mixedWidth(shape), inner * (shape.gated ? 3 : 1), inner]
+  if (shape.qk_norm) divided.push(tokens * (item * (width + keys) + floor((wider * (width + keys)) / head(shape))))
+  if (shape.latent) {
+    const { queries, keys: narrow, rotated, value } = shape.latent
+    whole.push(few * (2 * queries + 2 * narrow + rotated) + 2 * wider * tokens)
+    divided.push(few * (2 * width + shape.heads * value))
+  } else divided.push(few * (width + 2 * keys))
+  if (recompute !== "selective") divided.push(wider * tokens * shape.heads) // sums of the softmax
+  const kept = sum(whole.map(size => floor(size / outside))) + sum(divided.map(size => floor(size / tensor)))
+  const angles = shape.latent ? shape.latent.rotated : head(shape)
+  return kept + (shape.learned ? 0 : wider * seq * 3 * floor(angles / 2))
 }
 
 // minitrain.costs.composition_kept.mixture_kept
 export function mixtureKept(batch, shape, routes, tensor, sequence, recompute, item) {
   const dense = layerKept(batch, shape, tensor, sequence, recompute, item)
   if (recompute === "full") return dense
-  const wide = batch * shape.positions * shape.hidden * item, mlp = floor((8 * wide) / tensor)
-  const gathered = sequence ? wide - floor(wide / tensor) : 0
-  return dense - mlp + gathered + (2 * shape.hidden + floor((8 * shape.hidden) / tensor)) * routes * item
+  const tokens = batch * shape.positions, inside = shape.gated ? 4 : 2, own = expertWidth(shape)
+  const wide = tokens * shape.hidden * item, gathered = sequence ? wide - floor(wide / tensor) : 0
+  const mlp = floor((inside * tokens * (mlpWidth(shape) - shape.shared_experts * own) * item) / tensor)
+  return dense - mlp + gathered + (2 * shape.hidden + floor((inside * own) / tensor)) * routes * item
 }
 
 // minitrain.costs.composition_kept.ends_kept: [embedding, output], without dropout
@@ -68,8 +131,9 @@ export function endsKept(batch, shape, first, last, tensor, sequence, item) {
   const positions = shape.learned ? floor((8 * shape.positions) / outside) : 0
   const numbers = first ? (8 + (tensor > 1 ? 1 : 0)) * tokens + positions : 0
   if (!last) return [numbers, 0]
-  const wide = floor(((2 * shape.hidden + 2) * tokens * item) / outside)
-  const logits = Math.ceil(shape.vocabulary / tensor) * tokens
+  const statistics = shape.rms ? Math.max(4, item) : 2 * item
+  const wide = floor(((2 * shape.hidden * item + statistics) * tokens) / outside)
+  const logits = rows(shape.vocabulary, tensor) * tokens
   if (tensor === 1) return [numbers, wide + 8 * tokens + Math.max(4, item) * (logits + 1)]
   return [numbers, wide + item * logits + (2 * Math.max(4, item) + 8 + 2) * tokens + 8]
 }
@@ -90,7 +154,7 @@ export function held(shape, cut, stage, sizes) {
   const layers = layerCounts(shape.layers, cut.pp)[stage], routed = mixtures(shape, cut.pp, stage)
   const kept = recompute => {
     const how = [cut.tp, cut.sequence, recompute, sizes.parameter]
-    const mixture = routed ? mixtureKept(cut.sequences, own, cut.sequences * own.positions, ...how) : 0
+    const mixture = routed ? mixtureKept(cut.sequences, own, cut.sequences * own.positions * shape.chosen, ...how) : 0
     return [layerKept(cut.sequences, own, ...how), mixture]
   }
   const [dense, mixture] = kept(cut.recompute), [whole, wholeMixture] = kept("none")
@@ -103,13 +167,16 @@ export function held(shape, cut, stage, sizes) {
   return found
 }
 
-// minitrain.costs.recomputation.core_flops and layer_flops
-export function coreFlops(batch, seq, hidden) {
-  return 4 * batch * seq * seq * hidden
+// minitrain.costs.layout.layer_products: operations of a layer's products in forward, on one rank
+export function layerProducts(batch, shape, mixture, tensor, context) {
+  const { all, expert } = layerParts(shape, mixture, tensor), tokens = floor((batch * shape.positions) / context)
+  return 2 * tokens * (all[0] + shape.chosen * expert[0])
 }
 
-export function layerFlops(batch, seq, hidden) {
-  return 24 * batch * seq * hidden * hidden + coreFlops(batch, seq, hidden)
+// minitrain.costs.layout.layer_core: those of its core, with nothing left out
+export function layerCore(batch, shape, tensor, context) {
+  const both = floor((4 * batch * shape.positions * shape.positions * (queryWidth(shape) + mixedWidth(shape))) / 2)
+  return floor(floor(both / context) / tensor)
 }
 
 // minitrain.costs.fabric.Fabric.inside, ring, message, wait and leaving
@@ -148,23 +215,44 @@ export function overlap(...sent) {
   return [hidden, sum(sent.map(([seconds]) => seconds)) - hidden]
 }
 
+// minitrain.costs.layout.seconds: of each stage [computed, busy, cores]
+export function seconds(shape, cut, sizes, machine, reached) {
+  const batch = cut.microbatches * cut.sequences, speed = reached.products * machine.flops
+  const tokens = batch * floor(shape.positions / cut.cp), core = layerCore(batch, shape, cut.tp, cut.cp)
+  // A fused kernel leaves out the half that is masked, and computes scores again: 5 products in backward for 2.
+  const fused = reached.core !== null
+  const forward = fused ? core / 2 / (reached.core * machine.flops) : core / speed
+  const backward = (fused ? 2.5 : 2) * forward
+  // Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
+  const sharers = cut.sequence ? cut.tp : (2 * cut.tp) / (1 + cut.tp)
+  const moved = (reached.moved * tokens * shape.hidden * sizes.parameter) / 2 / sharers / machine.memory
+  const [dense, mixture] = [false, true].map(kind => layerProducts(batch, shape, kind, cut.tp, cut.cp) / speed)
+  const logits = tokens * rows(shape.vocabulary, cut.tp)
+  const head = (6 * logits * shape.hidden) / speed + (reached.moved > 0 ? (LOSS * logits) / machine.memory : 0)
+  const found = { computed: [], busy: [], cores: [] }
+  layerCounts(shape.layers, cut.pp).forEach((layers, stage) => {
+    const routed = mixtures(shape, cut.pp, stage)
+    const products = (layers - routed) * dense + (routed ? routed * mixture : 0)
+    const again = { none: 0, selective: layers * forward, full: products + layers * (forward + moved / 3) }
+    const computed = 3 * products + layers * (forward + backward + moved) + (stage === cut.pp - 1 ? head : 0)
+    found.computed.push(computed)
+    found.busy.push(computed + again[cut.recompute])
+    found.cores.push(layers * (forward + backward + (cut.recompute === "none" ? 0 : forward)))
+  })
+  return found
+}
+
 // minitrain.costs.layout.bar
 export function bar(shape, cut, sizes, machine, fabric, reached) {
-  const [m, b, s, h, item] = [cut.microbatches, cut.sequences, shape.positions, shape.hidden, sizes.parameter]
-  const speed = cut.cp * cut.tp * reached * machine.flops
-  const core = coreFlops(b * m, s, h), layer = layerFlops(b * m, s, h)
-  const repeated = { none: 0, selective: core, full: layer }[cut.recompute]
-  const counts = layerCounts(shape.layers, cut.pp)
-  const computed = counts.map(count => (3 * count * layer) / speed)
-  computed[cut.pp - 1] += (6 * b * m * s * h * shape.vocabulary) / speed // the head
-  const busy = computed.map((seconds, stage) => seconds + (counts[stage] * repeated) / speed)
-  const busiest = busy.indexOf(Math.max(...busy))
-  const compute = computed[busiest], again = busy[busiest] - compute
+  const m = cut.microbatches, item = sizes.parameter
+  const { computed, busy, cores } = seconds(shape, cut, sizes, machine, reached)
+  const busiest = busy.indexOf(Math.max(...busy)), again = busy[busiest] - computed[busiest]
+  let compute = computed[busiest]
   const idle = (sum(busy) - busy[busiest]) / m
   const forward = compute / 3, backward = (2 / 3) * compute + again
 
-  const layers = counts[busiest], forwards = cut.recompute === "full" ? 2 : 1
-  const wide = m * b * floor(s / cut.cp) * h * item
+  const layers = layerCounts(shape.layers, cut.pp)[busiest], forwards = cut.recompute === "full" ? 2 : 1
+  const tokens = m * cut.sequences * floor(shape.positions / cut.cp), wide = tokens * shape.hidden * item
   const sharers = cut.dp * cut.cp, [shared, own] = parameters(shape, cut, busiest)
   const replicas = Math.max(1, floor(cut.dp / cut.ep))
   const bytes = (shared * (sharers - 1)) / sharers + (own * (replicas - 1)) / replicas
@@ -180,24 +268,30 @@ export function bar(shape, cut, sizes, machine, fabric, reached) {
   const sums = layers * (2 * forwards + 2) // all-reduces of a micro-batch, each of two rings
   const tensor = (sums * wide * 2 * (cut.tp - 1)) / cut.tp / ring(fabric, machine, cut.tp, 1)
   const times = cut.recompute === "none" ? 2 : 3
-  const keys = layers * (cut.cp - 1) * 2 * (wide / item / cut.tp) * (times * item + Math.max(4, item))
-  const keyRing = [keys / message(fabric, machine, cut.cp, cut.tp), (layers * core * (times + 1)) / speed]
+  const keys = layers * (cut.cp - 1) * 2 * tokens * kvOwn(shape, cut.tp) * (times * item + Math.max(4, item))
+  const keyRing = [keys / message(fabric, machine, cut.cp, cut.tp), cores[busiest]]
   const near = [cut.ep, cut.tp * cut.cp]
-  const experts = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * leaving(fabric, ...near)
-  const waited = tensor + 2 * sums * m * wait(fabric, cut.tp, 1) + experts / message(fabric, machine, ...near)
+  const routes = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * shape.chosen * leaving(fabric, ...near)
+  const waited = tensor + 2 * sums * m * wait(fabric, cut.tp, 1) + routes / message(fabric, machine, ...near)
   const last = cut.pp - 1
   let boundary = (((busiest < last ? 1 : 0) + (busiest > 0 ? 1 : 0)) * wide) / (cut.sequence ? cut.tp : 1)
   if (shape.tied && last > 0 && (busiest === 0 || busiest === last)) {
-    boundary += Math.ceil(shape.vocabulary / cut.tp) * h * sizes.gradient
+    boundary += rows(shape.vocabulary, cut.tp) * shape.hidden * sizes.gradient
   }
   const crossing = [boundary / message(fabric, machine, cut.pp, cut.tp * sharers), m > 1 ? compute + again : 0]
   const [hidden, exposed] = overlap(...data, crossing, keyRing, [waited, 0])
-  return { compute, hidden, exposed, again, idle }
+  // The optimizer moves its states, and what hides slows down what hides it.
+  const stepped = cut.zero ? shared / sharers + own / replicas : shared + own
+  if (reached.moved > 0) compute += (ADAM * stepped) / machine.memory
+  return { compute, hidden, exposed: exposed + reached.contended * hidden, again, idle }
 }
 
-// minitrain.costs.recomputation.step_flops
-export function stepFlops(batch, seq, hidden, layers, vocabulary) {
-  return 3 * (layers * layerFlops(batch, seq, hidden) + 2 * batch * seq * hidden * vocabulary)
+// minitrain.costs.composition_work.step_flops
+export function stepFlops(batch, shape) {
+  const routed = mixtures(shape, 1, 0), core = shape.layers * layerCore(batch, shape, 1, 1)
+  const products = (shape.layers - routed) * layerProducts(batch, shape, false, 1, 1)
+  const ofExperts = routed ? routed * layerProducts(batch, shape, true, 1, 1) : 0
+  return 3 * (products + ofExperts + core + 2 * batch * shape.positions * shape.hidden * shape.vocabulary)
 }
 
 // minitrain.costs.roofline.utilization

@@ -31,6 +31,7 @@ MLPName = Literal["gelu", "swiglu"]
 BiasesName = Literal["all", "qkv", "none"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 ContextMode = Literal["ring", "zigzag", "ulysses", "gather"]
+LARGE = ("70b", "175b", "405b", "1t", "deepseek-v3")  # presets that no machine of eight GPUs can train
 
 
 def _sizes(layers: int, hidden: int, heads: int, positions: int, vocabulary: int, **others: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "deepseek-v3": _LLAMA
     | _sizes(61, 7168, 128, 4096, 129280, mlp_hidden=18432, norm_eps=1e-6)
     | {"experts": 256, "experts_per_token": 8, "expert_hidden": 2048, "shared_experts": 1}
-    | {"mixture_every": 1, "dense_first": 3},
+    | {"mixture_every": 1, "dense_first": 3, "router_bias": True, "latent": (1536, 512, 128, 64, 128)},
 }
 
 
@@ -106,10 +107,11 @@ class Model:
         norm_eps: What a norm adds to the variance.
         biases: Which products have them: all; only those of queries, keys and values; or none.
         qk_norm: RMSNorm over each head's queries and keys.
-        experts_per_token: As many experts see a token; the router's own number, unless the preset has another.
+        experts_per_token: As many experts see a token, and none is dropped; unless the preset has a number, the router
+            has its own. Planned and not trained so far, as the next four.
         expert_hidden: Width inside an expert; mlp_hidden, unless the preset has another.
         shared_experts: Experts that see all tokens, as one of so many times the width.
-        mixture_every: Every so many blocks one has experts, the last of them.
+        mixture_every: Of so many blocks the last has experts; 2, unless the preset has another.
         dense_first: So many blocks at the beginning have none.
     """
 
@@ -154,6 +156,8 @@ class Sizes:
     Attributes:
         kv_heads: Never 0 here, but as many as heads; likewise the next three.
         experts_per_token: None: the router's own number.
+        router_bias: Routers add a number for each expert, by which the load is balanced.
+        latent: Widths of latent attention, as `minitrain.costs.composition.Latent` says; none: the usual one.
     """
 
     layers: int
@@ -179,6 +183,8 @@ class Sizes:
     shared_experts: int = 0
     mixture_every: int = 2
     dense_first: int = 0
+    router_bias: bool = False
+    latent: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         widths = {"kv_heads": self.heads, "mlp_hidden": 4 * self.hidden}
@@ -409,14 +415,21 @@ def check_trained(model: Model) -> None:
     Raises:
         ValueError: Names it.
     """
+    if found := untrained(model):
+        raise ValueError(f"{found} can be planned, not trained so far; use --dry-run, or another model")
+
+
+def untrained(model: Model) -> str | None:
+    """What of a model can be planned but not trained so far; None if all can."""
     sizes = model.sizes
+    if sizes.latent:
+        return f"the latent attention of preset={model.preset}"
     trained = {"mlp": "gelu", "biases": "all", "expert_hidden": sizes.mlp_hidden}
     names = ("experts_per_token", "shared_experts", "mixture_every", "dense_first")
     for name, value in (trained | {name: getattr(Sizes, name) for name in names}).items():
         if sizes.experts and (asked := getattr(sizes, name)) != value:
-            raise ValueError(
-                f"{name}={asked} with experts can be planned, not trained so far; use --dry-run, or {name}={value}"
-            )
+            return f"{name}={asked} with experts"
+    return None
 
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
@@ -438,6 +451,8 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
     for name in ("mlp_hidden", *(["expert_hidden"] if sizes.experts else [])):
         if getattr(sizes, name) % tp:
             yield f"{name}={getattr(sizes, name)} does not divide by tp={tp}"
+    if sizes.latent and (tp > 1 or cp > 1):
+        yield f"tp={tp} and cp={cp}: the latent attention of preset={model.preset} is planned without them"
     if cp > 1:
         yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:

@@ -8,13 +8,32 @@ experts; b sequences in a micro-batch, m micro-batches; dp, pp, tp, ep ranks of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
-from minitrain.costs import memory, mixture_of_experts, optimizers, vocabulary, zero
+from minitrain.costs import optimizers, vocabulary, zero
 
 TABLE = "embedding.tokens.weight"
 TOGETHER = 25 * 2**20 // 4
 """Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
+
+
+class Latent(NamedTuple):
+    """Multi-head latent attention: queries, and keys with values, are made of narrow vectors (DeepSeek-AI 2024, §2.1).
+
+    Attributes:
+        queries: Elements of a token's vector that all queries are made of.
+        keys: Of the vector that keys and values are made of.
+        plain: Elements of a head's queries and keys that have no position.
+        rotated: Those that rope rotates; of a key they are one for all heads.
+        value: Elements of a head's values.
+    """
+
+    queries: int
+    keys: int
+    plain: int
+    rotated: int
+    value: int
 
 
 class Shape(NamedTuple):
@@ -24,12 +43,23 @@ class Shape(NamedTuple):
         heads: Attention heads, a.
         positions: s, tokens in a sequence.
         tied: The head uses the embedding's matrix.
-        experts: E in place of the MLP of every second layer; 0: none.
+        experts: E in place of the MLPs of some layers; 0: none.
         gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
         learned: Whether there is a table of positions, of s × h; with rotary embedding there is none.
         kv_heads: Heads of keys and values, which groups of queries share; 0: as many as heads.
         inner: Width of the MLP; 0: 4h.
-        gated: Whether the MLP has a third matrix, whose product gates the first's (SwiGLU).
+        gated: Whether MLPs and experts have a third matrix, whose product gates the first's (SwiGLU).
+        head_size: Elements of a head, d; 0: h/a.
+        rms: Norms are RMSNorms: no bias, and one statistic of a token in place of two.
+        biases: Which products have them: "all"; "qkv", those of queries, keys and values only; or "none".
+        qk_norm: Whether each head's queries and keys have an RMSNorm.
+        expert_inner: Width of an expert; 0: the MLP's.
+        shared_experts: Experts that see all tokens: an MLP of so many times an expert's width.
+        mixture_every: Of so many layers the last has experts: 2 for the second, the fourth, ….
+        dense_first: So many layers at the beginning have none.
+        router_bias: Whether a router adds a number for each expert, by which the load is balanced.
+        latent: Of latent attention; None: the usual one.
+        chosen: Experts that see a token, which `minitrain.costs.layout` alone reads; others are given rows.
     """
 
     layers: int
@@ -44,20 +74,59 @@ class Shape(NamedTuple):
     kv_heads: int = 0
     inner: int = 0
     gated: bool = False
+    head_size: int = 0
+    rms: bool = False
+    biases: str = "all"
+    qk_norm: bool = False
+    expert_inner: int = 0
+    shared_experts: int = 0
+    mixture_every: int = 2
+    dense_first: int = 0
+    router_bias: bool = False
+    latent: Latent | None = None
+    chosen: int = 1
+
+    @property
+    def head(self) -> int:
+        """Elements of a head's queries."""
+        return self.latent.plain + self.latent.rotated if self.latent else self.head_size or self.hidden // self.heads
+
+    @property
+    def width(self) -> int:
+        """Elements of a token's queries: h, unless a head has a size of its own."""
+        return self.heads * self.head
+
+    @property
+    def mixed_width(self) -> int:
+        """Elements of a token that attention's core gives back."""
+        return self.heads * (self.latent.value if self.latent else self.head)
 
     @property
     def kv_width(self) -> int:
         """Elements of a token's keys, as of its values."""
-        return self.hidden // self.heads * (self.kv_heads or self.heads)
+        return self.head * (self.kv_heads or self.heads)
+
+    def kv_own(self, tensor: int) -> int:
+        """Those of a tensor-parallel rank: it has one head where there are more ranks than heads."""
+        return self.kv_width // self.kv_pieces(tensor)
+
+    def kv_pieces(self, tensor: int) -> int:
+        """Into how many different pieces keys and values are cut."""
+        return min(tensor, self.kv_heads or self.heads)
 
     @property
     def mlp_width(self) -> int:
         """Elements of a token inside the MLP."""
         return self.inner or 4 * self.hidden
 
+    @property
+    def expert_width(self) -> int:
+        """Elements of a token inside an expert."""
+        return self.expert_inner or self.mlp_width
+
     def is_mixture(self, layer: int) -> bool:
-        """Whether a layer has experts: the second, the fourth, … (Lepikhin et al. 2020, §2.1)."""
-        return self.experts > 0 and layer % 2 == 1
+        """Whether a layer has experts: the second, the fourth, … (Lepikhin et al. 2020, §2.1), or as said above."""
+        return self.experts > 0 and layer >= self.dense_first and (layer + 1) % self.mixture_every == 0
 
 
 class Parameter(NamedTuple):
@@ -67,6 +136,8 @@ class Parameter(NamedTuple):
         whole: Whether every tensor-parallel rank holds all of it.
         expert: Whether it belongs to an expert.
         shape: Of this rank's part of a matrix; empty for a vector.
+        partial: Its gradient is to be added over the tensor-parallel ranks that hold the same: so many different pieces
+            there are. 0: nothing is to be added, unless sequence parallelism has cut what it was applied to.
     """
 
     name: str
@@ -74,6 +145,7 @@ class Parameter(NamedTuple):
     whole: bool = False
     expert: bool = False
     shape: tuple[int, ...] = ()
+    partial: int = 0
 
     @property
     def decays(self) -> bool:
@@ -116,23 +188,60 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
     Divided are matrices and the biases of column-parallel ones, also of experts. Norms, biases of row-parallel matrices
     and routers are whole. `experts` are those that the rank holds, should the layer be a mixture.
     """
-    h, name = shape.hidden, f"blocks.{layer}"
-    found = [*_norm(f"{name}.attention_norm", h)]
-    for part, width in (("query", h), ("key", shape.kv_width), ("value", shape.kv_width)):
-        found += _column(f"{name}.attention.{part}", h, width, tensor)
-    found += [*_row(f"{name}.attention.output", h, h, tensor), *_norm(f"{name}.mlp_norm", h)]
+    name = f"blocks.{layer}"
+    attention = _latent_attention if shape.latent else _attention
+    found = [*_norm(f"{name}.attention_norm", shape), *attention(f"{name}.attention", shape, tensor)]
+    found += _norm(f"{name}.mlp_norm", shape)
     if not shape.is_mixture(layer):
-        for way in ("gate", "up") if shape.gated else ("up",):
-            found += _column(f"{name}.mlp.{way}", h, shape.mlp_width, tensor)
-        return [*found, *_row(f"{name}.mlp.down", shape.mlp_width, h, tensor)]
+        return [*found, *_mlp(f"{name}.mlp", shape, shape.mlp_width, tensor)]
+    h, count = shape.hidden, shape.experts
     for gate in ("gate", "noise_gate")[: shape.gates]:
-        gates = f"{name}.mlp.router.{gate}.weight"
-        found.append(Parameter(gates, h * shape.experts, whole=True, shape=(shape.experts, h)))
+        found.append(Parameter(f"{name}.mlp.router.{gate}.weight", h * count, whole=True, shape=(count, h)))
+    if shape.router_bias:
+        found.append(Parameter(f"{name}.mlp.router.bias", count, whole=True))
     for number in experts:
-        expert = f"{name}.mlp.experts.{number}"
-        both = [*_column(f"{expert}.up", h, 4 * h, tensor), *_row(f"{expert}.down", 4 * h, h, tensor)]
-        found += [each._replace(expert=True) for each in both]
+        expert = _mlp(f"{name}.mlp.experts.{number}", shape, shape.expert_width, tensor)
+        found += [each._replace(expert=True) for each in expert]
+    if shape.shared_experts:
+        found += _mlp(f"{name}.mlp.shared", shape, shape.shared_experts * shape.expert_width, tensor)
     return found
+
+
+def _attention(name: str, shape: Shape, tensor: int) -> list[Parameter]:
+    h, biased, pieces, found = shape.hidden, shape.biases != "none", shape.kv_pieces(tensor), []
+    for part, width, cut in (
+        ("query", shape.width, tensor),
+        ("key", shape.kv_width, pieces),
+        ("value", shape.kv_width, pieces),
+    ):
+        partial = cut if cut < tensor else 0  # neighboring ranks hold the same head
+        found += [each._replace(partial=partial) for each in _column(f"{name}.{part}", h, width, cut, biased)]
+    for part in ("query_norm", "key_norm") if shape.qk_norm else ():
+        # One weight for all heads, of which each rank norms its own.
+        found.append(Parameter(f"{name}.{part}.weight", shape.head, whole=True, partial=tensor > 1))
+    return [*found, *_row(f"{name}.output", shape.width, h, tensor, shape.biases == "all")]
+
+
+def _latent_attention(name: str, shape: Shape, tensor: int) -> list[Parameter]:
+    """Its narrow vectors are whole on every tensor-parallel rank, and have an RMSNorm each."""
+    assert shape.latent is not None
+    h, a, (queries, keys, plain, rotated, value) = shape.hidden, shape.heads, shape.latent
+    found = []
+    for part, narrow, down, wide in (
+        ("query", queries, queries, a * (plain + rotated)),
+        ("key_value", keys, keys + rotated, a * (plain + value)),
+    ):
+        found.append(Parameter(f"{name}.{part}_down.weight", down * h, whole=True, shape=(down, h)))
+        found.append(Parameter(f"{name}.{part}_norm.weight", narrow, whole=True))
+        found += _column(f"{name}.{part}_up", narrow, wide, tensor, biased=False)
+    return [*found, *_row(f"{name}.output", a * value, h, tensor, biased=False)]
+
+
+def _mlp(name: str, shape: Shape, width: int, tensor: int) -> list[Parameter]:
+    found, biased = [], shape.biases == "all"
+    for way in ("up", "gate") if shape.gated else ("up",):
+        found += _column(f"{name}.{way}", shape.hidden, width, tensor, biased)
+    return [*found, *_row(f"{name}.down", width, shape.hidden, tensor, biased)]
 
 
 def stage_parameters(
@@ -152,26 +261,27 @@ def stage_parameters(
     for layer in layers_of(shape.layers, stages, stage):
         found += layer_parameters(shape, layer, tensor, experts)
     if stage == stages - 1:
-        found += _norm("norm", shape.hidden)
+        found += _norm("norm", shape)
         if stages > 1 or not shape.tied:
             found.append(Parameter(TABLE if shape.tied else "head.weight", *table))
     return found
 
 
+@cache
 def model_parameters(shape: Shape) -> int:
-    """L(12h² + 13h) + (V + s)h + 2h parameters of the whole model, without sh where positions are rotary.
+    """Parameters of the whole model: L(12h² + 13h) + (V + s)h + 2h of GPT-2, without sh where positions are rotary.
 
-    A mixture has E MLPs and a router in place of one MLP.
+    With grouped queries, a gated MLP and no biases, L(2(a + k)dh + 3fh + 2h) + 2Vh + h of Llama.
     """
-    table = shape.positions if shape.learned else 0
-    h, inner, ways = shape.hidden, shape.mlp_width, 2 if shape.gated else 1
-    dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, h, shape.tied)
-    dense -= 2 * shape.layers * (h + 1) * (h - shape.kv_width)  # keys and values that groups share
-    plain = sum(not shape.is_mixture(layer) for layer in range(shape.layers))
-    dense += plain * ((ways + 1) * h * inner + ways * inner - (8 * h * h + 4 * h))  # the MLP that it really has
-    expert = mixture_of_experts.expert_parameters(shape.hidden, 4 * shape.hidden)
-    mixture = (shape.experts - 1) * expert + shape.gates * shape.hidden * shape.experts
-    return dense + sum(mixture for layer in range(shape.layers) if shape.is_mixture(layer))
+    found = stage_parameters(shape, 1, 0, experts=range(1))
+    return sum(each.elements * (shape.experts if each.expert else 1) for each in found)
+
+
+@cache
+def expert_parameters(shape: Shape) -> int:
+    """Those of `model_parameters` that belong to experts; expert-parallel ranks divide them."""
+    found = stage_parameters(shape, 1, 0, experts=range(1))
+    return shape.experts * sum(each.elements for each in found if each.expert)
 
 
 def rank_parameters(
@@ -183,18 +293,19 @@ def rank_parameters(
     return list({each.name: each for each in found}.values())
 
 
-def _norm(name: str, width: int) -> list[Parameter]:
-    return [Parameter(f"{name}.{part}", width, whole=True) for part in ("weight", "bias")]
+def _norm(name: str, shape: Shape) -> list[Parameter]:
+    parts = ("weight",) if shape.rms else ("weight", "bias")
+    return [Parameter(f"{name}.{part}", shape.hidden, whole=True) for part in parts]
 
 
-def _column(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
+def _column(name: str, inputs: int, outputs: int, tensor: int, biased: bool) -> list[Parameter]:
     weight = Parameter(f"{name}.weight", inputs * outputs // tensor, shape=(outputs // tensor, inputs))
-    return [weight, Parameter(f"{name}.bias", outputs // tensor)]
+    return [weight, *([Parameter(f"{name}.bias", outputs // tensor)] if biased else [])]
 
 
-def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
+def _row(name: str, inputs: int, outputs: int, tensor: int, biased: bool) -> list[Parameter]:
     weight = Parameter(f"{name}.weight", inputs * outputs // tensor, shape=(outputs, inputs // tensor))
-    return [weight, Parameter(f"{name}.bias", outputs, whole=True)]
+    return [weight, *([Parameter(f"{name}.bias", outputs, whole=True)] if biased else [])]
 
 
 def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw") -> list[list[Parameter]]:

@@ -48,13 +48,25 @@ def layer_kept(
     again = mode == "ulysses" or (mode is not None and not fused)
     fused = fused or mode is not None
     terms = memory.gpt_layer_activations(batch, seq, shape.hidden, shape.heads, fused, item)
-    inner = item * batch * seq * shape.mlp_width
-    terms["attention: query, key and value"] = item * batch * seq * (shape.hidden + 2 * shape.kv_width)
-    terms |= {"GELU: its input": inner * (2 if shape.gated else 1), "down projection: its input": inner}
+    tokens, wider, inner = batch * seq, max(4, item), item * batch * seq * shape.mlp_width
+    # What several ranks hold of the same head counts for each: all terms of attention are divided below.
+    keys = shape.kv_own(tensor) * tensor
+    repeated = not fused and recompute != "selective"  # for each query head, where scores are written out
+    terms["attention: query, key and value"] = item * tokens * (shape.width + 2 * (shape.width if repeated else keys))
+    terms["output projection: its input"] = item * tokens * shape.mixed_width
+    terms |= {"GELU: its input": inner * (3 if shape.gated else 1), "down projection: its input": inner}
+    if shape.rms:
+        # x as it came, and 1/r in float32 at least (`minitrain.models.norm`).
+        terms |= {f"{norm} norm: mean and 1/deviation": wider * tokens for norm in ("attention", "MLP")}
+    if shape.qk_norm:
+        both = shape.width + keys
+        terms["attention: queries and keys before their norms"] = tokens * (item * both + wider * both // shape.head)
+    if shape.latent:
+        terms |= _latent_terms(tokens, shape, item)
     if again:
-        terms[_OUTPUT] = item * wide
+        terms[_OUTPUT] = item * tokens * shape.mixed_width
     if fused:
-        terms[_SUM] = max(4, item) * batch * shape.heads * seq  # in float32 at least
+        terms[_SUM] = wider * tokens * shape.heads  # in float32 at least
     if recompute == "selective":
         terms = {name: size for name, size in terms.items() if name not in _CORE}
     if dropout:
@@ -62,9 +74,19 @@ def layer_kept(
         if _SOFTMAX in terms:
             terms[_SOFTMAX] += terms[_SOFTMAX] + terms[_SOFTMAX] // item
     if not shape.learned:
-        terms[_ANGLES] = max(4, item) * seq * 3 * (shape.hidden // shape.heads // 2)
+        terms[_ANGLES] = wider * seq * 3 * ((shape.latent.rotated if shape.latent else shape.head) // 2)
     cut = {name: tensor if name.startswith(_DIVIDED) else outside for name in terms} | {_MASK: 1, _ANGLES: 1}
     return sum(size // cut[name] for name, size in terms.items())
+
+
+def _latent_terms(tokens: int, shape: Shape, item: int) -> dict[str, int]:
+    """Of latent attention, with keys and values made for all heads, as training has them; counted on no module."""
+    assert shape.latent is not None
+    queries, keys, _, rotated, value = shape.latent
+    # Before and after the norm of each narrow vector; 1/r in float32.
+    narrow = item * tokens * (2 * queries + 2 * keys + rotated) + 2 * max(4, item) * tokens
+    wide = item * tokens * (2 * shape.width + shape.heads * value)
+    return {"narrow vectors": narrow, "attention: query, key and value": wide}
 
 
 def mixture_kept(
@@ -79,16 +101,17 @@ def mixture_kept(
 ) -> int:
     """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 2h for each row and 8h inside.
 
-    A row is kept as it enters (h), before and after GELU (4h each), and as it returns (h). With dropout, attention is
-    written out. `routes`: rows that the rank's experts get.
+    A row is kept as it enters (h), before and after GELU (4h each; four times an expert's width if it is gated), and as
+    it returns (h). With dropout, attention is written out. `routes`: rows that the rank's experts get.
     """
     dense = layer_kept(batch, shape, tensor, sequence, recompute, item, not dropout, dropout)
     if recompute == "full":
         return dense
-    mlp = 8 * batch * shape.positions * shape.hidden * item // tensor
-    wide = batch * shape.positions * shape.hidden * item
+    tokens, inside = batch * shape.positions, 4 if shape.gated else 2  # tensors inside an MLP
+    wide = tokens * shape.hidden * item
     gathered = wide - wide // tensor if sequence else 0
-    return dense - mlp + gathered + (2 * shape.hidden + 8 * shape.hidden // tensor) * routes * item
+    mlp = inside * tokens * (shape.mlp_width - shape.shared_experts * shape.expert_width) * item // tensor
+    return dense - mlp + gathered + (2 * shape.hidden + inside * shape.expert_width // tensor) * routes * item
 
 
 def ends_kept(
@@ -113,7 +136,8 @@ def ends_kept(
         numbers += tokens * shape.hidden // outside
     if not last:
         return numbers, 0
-    wide = (2 * shape.hidden + 2) * tokens * item // outside
+    statistics = max(4, item) if shape.rms else 2 * item
+    wide = (2 * shape.hidden * item + statistics) * tokens // outside
     logits = vocabulary.rows(shape.vocabulary, tensor) * tokens
     if tensor == 1:
         return numbers, wide + 8 * tokens + max(4, item) * (logits + 1)

@@ -68,7 +68,8 @@ def context_payload(
 
     Ring and zigzag send both n − 1 times, forward and again backward, and their gradients as often, in float32 at
     least. Gather gathers both each time, and reduce-scatters gradients. Ulysses exchanges queries, keys, values and
-    outputs, then their gradients. Recomputation repeats what forward sends. Keys and values that heads share are fewer.
+    outputs, then their gradients. Recomputation repeats what forward sends. Keys and values that heads share are fewer;
+    under Ulysses each goes to every rank with a query that uses it, and its gradients then travel in float32 at least.
     `mode` is one of these, in lower case.
 
     Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Grattafiori et al.
@@ -77,10 +78,15 @@ def context_payload(
     if context == 1:
         return {}
     tokens = batch * (shape.positions // context)
-    one = tokens * (shape.kv_width // tensor)  # elements of a rank's keys, as of its values
+    one = tokens * shape.kv_own(tensor)  # elements of a rank's keys, as of its values
     times, wide = 2 if recompute == "none" else 3, max(4, item)
     if mode == "ulysses":
-        return {"all_to_all": layers * times * 2 * (tokens * (shape.hidden // tensor) + one) * item}
+        own, heads = shape.heads // tensor // context, one // tokens // shape.head
+        sharing = own * context // heads
+        copies = sum((own * (rank + 1) - 1) // sharing - own * rank // sharing + 1 for rank in range(context))
+        sent = times * item * tokens * (shape.width // tensor)
+        sent += ((times - 1) * item + (wide if copies > heads else item)) * tokens * copies * shape.head
+        return {"all_to_all": layers * 2 * sent}
     if mode == "gather":
         both = layers * context * 2 * one
         return {"all_gather": times * both * item, "reduce_scatter": both * wide}
@@ -88,11 +94,18 @@ def context_payload(
 
 
 def partial_payload(
-    parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4, optimizer: str = "adamw"
+    parameters: Sequence[Parameter],
+    stage: int,
+    data: int,
+    rank: int,
+    item: int = 4,
+    optimizer: str = "adamw",
+    sequence: bool = True,
 ) -> int:
-    """Bytes of gradients that are partial under sequence parallelism: norms, row biases, positions; once per step.
+    """Bytes of gradients that are partial, once per step: of key heads that ranks share, and of the norms of heads.
 
-    They are added over tensor-parallel ranks after the data-parallel reduction; under ZeRO, this rank's shard of them.
+    Under sequence parallelism also of other norms, row biases, and positions. They are added over tensor-parallel ranks
+    after the data-parallel reduction; under ZeRO, this rank's shard of them. Of each piece there is a slot.
     """
     total = 0
     for line in lines(parameters, stage, optimizer):
@@ -100,8 +113,10 @@ def partial_payload(
         begin, end = (rank * shard, (rank + 1) * shard) if stage else (0, data * shard)
         offset = 0
         for each in line:
-            if each.whole and not each.expert and ".mlp.router." not in each.name:  # a router sees all tokens
-                total += max(0, min(end, offset + each.elements) - max(begin, offset))
+            # A router sees all tokens.
+            cut = sequence and each.whole and not each.expert and ".mlp.router." not in each.name
+            if slots := each.partial or int(cut):
+                total += slots * max(0, min(end, offset + each.elements) - max(begin, offset))
             offset += each.elements
     return total * item
 

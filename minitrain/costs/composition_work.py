@@ -7,10 +7,11 @@ A product of an m × n matrix with one of n × p counts as 2mnp operations; all 
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
-from minitrain.costs import mixture_of_experts, recomputation, vocabulary
-from minitrain.costs.composition import Shape, layers_of
+from minitrain.costs import recomputation, vocabulary
+from minitrain.costs.composition import Shape, layer_parameters, layers_of
 
 
 class Work(NamedTuple):
@@ -39,8 +40,20 @@ def core_share(mode: str, context: int) -> Fraction:
 
 
 def core_work(batch: int, shape: Shape, tensor: int = 1, share: Fraction = Fraction(1)) -> int:
-    """4bs²h/t of a layer's core in forward, times a context-parallel rank's share (Narayanan et al. 2021, appendix)."""
-    return int(recomputation.core_flops(batch, shape.positions, shape.hidden) * share) // tensor
+    """4bs²ad/t of a layer's core in forward, times a context-parallel rank's share (Narayanan et al. 2021, appendix).
+
+    Queries with keys, and weights with values: where these have another width, 2bs² for each of both.
+    """
+    both = recomputation.core_flops(batch, shape.positions, 1) * (shape.width + shape.mixed_width) // 2
+    return int(both * share) // tensor
+
+
+@cache
+def matrices(shape: Shape, layer: int, tensor: int) -> tuple[int, int]:
+    """Elements of a rank's matrices of a layer: of those that see all tokens, and of one expert."""
+    found = [each for each in layer_parameters(shape, layer, tensor, range(1)) if len(each.shape) == 2]
+    of_one = sum(each.elements for each in found if each.expert)
+    return sum(each.elements for each in found) - of_one, of_one
 
 
 def layer_work(
@@ -55,18 +68,12 @@ def layer_work(
 ) -> Work:
     """F = (24bsh² + 4bs²h)/t of a dense layer; I as much and the core once more; W without the core.
 
-    A mixture has 16h²/t for each of its rows in place of the MLP's 16bsh²/t, and on every rank 2hE for each token and
-    gate. Context-parallel ranks divide the tokens, and of the core each has a share (Narayanan et al. 2021, appendix).
-    Keys and values of fewer heads have 4bsh(h + h_kv) in place of 8bsh², an MLP of another width 2bsh for each column.
+    That is 2 for each token and element of a matrix: of an expert's for each of its rows, and of a router's on every
+    tensor-parallel rank. Context-parallel ranks divide the tokens, and of the core each has a share (Narayanan et al.
+    2021, appendix). Key heads that several ranks hold are computed on each.
     """
-    tokens, h = batch * shape.positions // context, shape.hidden
-    mlp = 2 * batch * shape.positions * h * (3 if shape.gated else 2) * shape.mlp_width
-    products = (4 * batch * shape.positions * h * (h + shape.kv_width) + mlp) // (tensor * context)
-    core = core_work(batch, shape, tensor, share)
-    if shape.is_mixture(layer):
-        products -= mlp // context // tensor
-        products += mixture_of_experts.expert_flops(rows, h, 4 * h) // tensor
-        products += shape.gates * mixture_of_experts.router_flops(tokens, h, shape.experts)
+    core, (shared, expert) = core_work(batch, shape, tensor, share), matrices(shape, layer, tensor)
+    products = 2 * (batch * shape.positions // context * shared + rows * expert)
     again = {"none": 0, "selective": core, "full": products + core}[recompute]
     return Work(products + core, products + 2 * core + again, products)
 

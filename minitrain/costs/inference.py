@@ -20,11 +20,12 @@ class Model(NamedTuple):
     heads: int
     kv_heads: int
     parameters: float
+    head_size: int = 0
 
     @property
     def head(self) -> int:
-        """d = h/a."""
-        return self.hidden // self.heads
+        """d: h/a, unless heads have a size of their own."""
+        return self.head_size or self.hidden // self.heads
 
 
 def gpt_parameters(layers: int, hidden: int, kv_hidden: int, vocabulary: int) -> int:
@@ -45,7 +46,7 @@ def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: in
 
 
 def token_flops(parameters: float, layers: int, hidden: int, tokens: float) -> float:
-    """2N + 4Lhs: the operations of one new token that sees s (Kaplan et al. 2020, §2.1, for 2N)."""
+    """2N + 4Lhs: the operations of one new token that sees s (Kaplan et al. 2020, §2.1, for 2N); h is a·d here."""
     return 2 * parameters + 4 * layers * hidden * tokens
 
 
@@ -70,7 +71,7 @@ def with_cache_flops(parameters: float, layers: int, hidden: int, prompt: int, c
 
 def decode(model: Model, batch: int, tokens: int, item: int = 2) -> Work:
     """One step: b(2N + 4Lhs) operations; all weights are read once, and each sequence's cache (Pope et al. 2022)."""
-    flops = batch * token_flops(model.parameters, model.layers, model.hidden, tokens)
+    flops = batch * token_flops(model.parameters, model.layers, model.heads * model.head, tokens)
     cache = cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch, item)
     return Work(flops, model.parameters * item + cache)
 

@@ -7,12 +7,16 @@ layers, h hidden, s positions, E experts; d, p, c, t, e ranks of dp, pp, cp, tp,
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
-from minitrain.costs import composition_kept, mixture_of_experts, pipeline, recomputation, time_bar, zero
-from minitrain.costs.composition import Shape, layer_counts
+from minitrain.costs import composition_kept, pipeline, time_bar, vocabulary, zero
+from minitrain.costs.composition import Shape, layer_counts, layer_parameters
+from minitrain.costs.composition_work import core_work, layer_work
 from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import Machine
+from minitrain.costs.time_bar import ADAM, HALF, LOSS, Reached
 
 
 class Cut(NamedTuple):
@@ -50,6 +54,13 @@ class Sizes(NamedTuple):
     optimizer: int = 12
 
 
+@cache
+def kinds(shape: Shape) -> dict[bool, int]:
+    """The first dense layer, and the first with experts, so far as there are such."""
+    return {shape.is_mixture(layer): layer for layer in reversed(range(shape.layers))}
+
+
+@cache
 def mixtures(shape: Shape, pp: int, stage: int) -> int:
     """Layers of a pipeline stage that have experts in place of their MLP."""
     counts = layer_counts(shape.layers, pp)
@@ -57,23 +68,44 @@ def mixtures(shape: Shape, pp: int, stage: int) -> int:
     return sum(map(shape.is_mixture, range(before, before + counts[stage])))
 
 
+@cache
+def layer_shares(shape: Shape, mixture: bool, tensor: int, own: int) -> tuple[int, int]:
+    """Parameters of a layer on a rank: those that all data-parallel ranks share, and those of its `own` experts."""
+    if mixture not in kinds(shape):
+        return 0, 0
+    # One expert is as large as another.
+    found = layer_parameters(shape, kinds(shape)[mixture], tensor, range(min(1, own)))
+    of_one = sum(each.elements for each in found if each.expert)
+    return sum(each.elements for each in found if not each.expert), own * of_one
+
+
 def parameters(shape: Shape, cut: Cut, stage: int) -> tuple[int, int]:
     """Parameters on a rank of a pipeline stage: those that all data-parallel ranks share, and those of its experts.
 
-    A layer is divided as `memory.gpt_shard_parameters` says. A tied table is on the first and on the last stage.
+    Layers are divided as `composition.layer_parameters` says. A tied table is on the first and on the last stage.
     """
-    h, t = shape.hidden, cut.tp
     layers, routed = layer_counts(shape.layers, cut.pp)[stage], mixtures(shape, cut.pp, stage)
-    table, last = -(-shape.vocabulary // t) * h, stage == cut.pp - 1
-    shared = layers * ((12 * h * h + 7 * h) // t + 6 * h)
-    shared += (table + shape.learned * shape.positions * h) * (stage == 0)
-    shared += (2 * h + table * (stage > 0 or not shape.tied)) * last
-    if not routed:
-        return shared, 0
-    mlp = (8 * h * h + 4 * h) // t + h
-    own = -(-shape.experts // cut.ep)
-    shared += routed * (shape.gates * h * shape.experts - mlp)
-    return shared, routed * own * ((mixture_of_experts.expert_parameters(h, 4 * h) - h) // t + h)
+    own, last = -(-shape.experts // cut.ep), stage == cut.pp - 1
+    shared, of_experts = 0, 0
+    for mixture, count in ((False, layers - routed), (True, routed)):
+        one = layer_shares(shape, mixture, cut.tp, own)
+        shared, of_experts = shared + count * one[0], of_experts + count * one[1]
+    table = vocabulary.rows(shape.vocabulary, cut.tp) * shape.hidden
+    shared += (table + shape.learned * shape.positions * shape.hidden) * (stage == 0)
+    shared += ((1 if shape.rms else 2) * shape.hidden + table * (stage > 0 or not shape.tied)) * last
+    return shared, of_experts
+
+
+@cache
+def layer_kept(batch: int, shape: Shape, tensor: int, sequence: bool, item: int, recompute: str) -> tuple[int, int]:
+    """Bytes that a rank keeps of a dense layer, and of one with experts, whose load is even."""
+    args = tensor, sequence, recompute, item
+    routed = (
+        composition_kept.mixture_kept(batch, shape, batch * shape.positions * shape.chosen, *args)
+        if shape.experts
+        else 0
+    )
+    return composition_kept.layer_kept(batch, shape, *args), routed
 
 
 def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
@@ -87,16 +119,8 @@ def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
     found = {name: size + of_experts[name] for name, size in states.items()}
     own = shape._replace(positions=shape.positions // cut.cp)
     layers, routed = layer_counts(shape.layers, cut.pp)[stage], mixtures(shape, cut.pp, stage)
-    mode = "zigzag" if cut.cp > 1 else None
-
-    def kept(recompute: str) -> tuple[int, int]:
-        """Of a dense layer, and of one with experts."""
-        args = cut.sequences, own, cut.tp, cut.sequence, recompute, sizes.parameter
-        routes = cut.sequences * own.positions
-        mixture = composition_kept.mixture_kept(*args[:2], routes, *args[2:]) if routed else 0
-        return composition_kept.layer_kept(*args, mode=mode), mixture
-
-    (dense, mixture), (whole, whole_mixture) = kept(cut.recompute), kept("none")
+    args = cut.sequences, own, cut.tp, cut.sequence, sizes.parameter
+    (dense, mixture), (whole, whole_mixture) = layer_kept(*args, cut.recompute), layer_kept(*args, "none")
     ends = stage == 0, stage == cut.pp - 1
     numbers, output = composition_kept.ends_kept(cut.sequences, own, *ends, cut.tp, cut.sequence, sizes.parameter)
     one = (layers - routed) * dense + routed * mixture + numbers + output
@@ -105,31 +129,76 @@ def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
     return found | {"activations": under_way * one + max(0, again - output)}
 
 
+def layer_products(batch: int, shape: Shape, mixture: bool, tensor: int, context: int) -> int:
+    """Operations of a layer's products in forward, on one rank; of a mixture with an even load."""
+    rows = batch * shape.positions // context * shape.chosen
+    layer = kinds(shape).get(mixture)
+    return 0 if layer is None else layer_work(batch, shape, layer, rows, tensor, "none", context).weight
+
+
+def layer_core(batch: int, shape: Shape, tensor: int, context: int) -> int:
+    """Operations of a layer's core in forward, on one rank, with nothing masked."""
+    return core_work(batch, shape, tensor, Fraction(1, context))
+
+
+class Seconds(NamedTuple):
+    """Of each stage in a step, for all micro-batches: computing without and with recomputation; of them the cores."""
+
+    computed: list[float]
+    busy: list[float]
+    cores: list[float]
+
+
+def seconds(shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, reached: Reached = HALF) -> Seconds:
+    """What each pipeline stage computes, as `minitrain.planning.full.time_model.stage_seconds` says it.
+
+    Products and cores are operations over a part of the peak. What norms, activations and loss move is bytes.
+    """
+    batch, item, speed = cut.microbatches * cut.sequences, sizes.parameter, reached.products * machine.flops
+    tokens = batch * (shape.positions // cut.cp)
+    core = layer_core(batch, shape, cut.tp, cut.cp)
+    # A fused kernel leaves out the half that is masked, and computes scores again: 5 products in backward for 2.
+    forward = core / speed if reached.core is None else core / 2 / (reached.core * machine.flops)
+    backward = (2 if reached.core is None else 2.5) * forward
+    # Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
+    sharers = cut.tp if cut.sequence else 2 * cut.tp / (1 + cut.tp)
+    moved = reached.moved * tokens * shape.hidden * item / 2 / sharers / machine.memory
+    dense, mixture = (layer_products(batch, shape, kind, cut.tp, cut.cp) / speed for kind in (False, True))
+    logits = tokens * vocabulary.rows(shape.vocabulary, cut.tp)
+    head = 6 * logits * shape.hidden / speed + LOSS * logits / machine.memory * (reached.moved > 0)
+    found = Seconds([], [], [])
+    for stage, layers in enumerate(layer_counts(shape.layers, cut.pp)):
+        routed = mixtures(shape, cut.pp, stage)
+        of_products = (layers - routed) * dense + routed * mixture
+        again = {"none": 0.0, "selective": layers * forward, "full": of_products + layers * (forward + moved / 3)}
+        computed = 3 * of_products + layers * (forward + backward + moved) + head * (stage == cut.pp - 1)
+        found.computed.append(computed)
+        found.busy.append(computed + again[cut.recompute])
+        found.cores.append(layers * (forward + backward + forward * (cut.recompute != "none")))
+    return found
+
+
 def bar(
-    shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, fabric: Fabric = DEFAULT, reached: float = 0.5
+    shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, fabric: Fabric = DEFAULT, reached: Reached = HALF
 ) -> time_bar.Bar:
     """The seconds of a step on the pipeline rank that computes most.
 
-    Overlap is that of `minitrain.planning.full.time_model`; each token visits one expert, and the ring is in balance.
+    Overlap is that of `minitrain.planning.full.time_model`; the load of experts is even, and the ring is in balance.
 
     Args:
         fabric: How GPUs are connected; ranks fill nodes in order, tp first, then cp, dp, pp.
-        reached: The part of the peak that products reach.
+        reached: What training reaches of the GPU's data sheet.
     """
-    m, b, s, h, item = cut.microbatches, cut.sequences, shape.positions, shape.hidden, sizes.parameter
-    work, speed = (b * m, s, h), cut.cp * cut.tp * reached * machine.flops
-    repeated = {"none": 0, "selective": recomputation.core_flops(*work), "full": recomputation.layer_flops(*work)}
-    counts = layer_counts(shape.layers, cut.pp)
-    computed = [3 * count * recomputation.layer_flops(*work) / speed for count in counts]
-    computed[-1] += 6 * b * m * s * h * shape.vocabulary / speed  # the head
-    busy = [seconds + count * repeated[cut.recompute] / speed for seconds, count in zip(computed, counts, strict=True)]
+    m, item = cut.microbatches, sizes.parameter
+    computed, busy, cores = seconds(shape, cut, sizes, machine, reached)
     busiest = busy.index(max(busy))
     compute, again = computed[busiest], busy[busiest] - computed[busiest]
     idle = (sum(busy) - busy[busiest]) / m  # until the first micro-batch has come, and after the last one has left
     forward, backward = compute / 3, 2 / 3 * compute + again
 
-    layers, forwards = counts[busiest], 2 if cut.recompute == "full" else 1
-    wide = m * b * (s // cut.cp) * h * item  # bytes of the residual stream, of all micro-batches
+    layers, forwards = layer_counts(shape.layers, cut.pp)[busiest], 2 if cut.recompute == "full" else 1
+    tokens = m * cut.sequences * (shape.positions // cut.cp)
+    wide = tokens * shape.hidden * item  # bytes of the residual stream, of all micro-batches
     sharers = cut.dp * cut.cp
     shared, own = parameters(shape, cut, busiest)
     replicas = max(1, cut.dp // cut.ep)
@@ -145,15 +214,18 @@ def bar(
     sums = layers * (2 * forwards + 2)  # all-reduces of a micro-batch, each of two rings
     tensor = sums * wide * 2 * (cut.tp - 1) / cut.tp / fabric.ring(machine, cut.tp) + 2 * sums * m * fabric.wait(cut.tp)
     times = 2 if cut.recompute == "none" else 3
-    keys = layers * (cut.cp - 1) * 2 * (wide / item / cut.tp) * (times * item + max(4, item))
+    keys = layers * (cut.cp - 1) * 2 * tokens * shape.kv_own(cut.tp) * (times * item + max(4, item))
     ring = keys / fabric.message(machine, cut.cp, cut.tp)
-    core = layers * recomputation.core_flops(*work) * (times + 1) / speed
     near = cut.ep, cut.tp * cut.cp
-    experts = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * fabric.leaving(*near)
-    waited = tensor + experts / fabric.message(machine, *near)
+    rows = mixtures(shape, cut.pp, busiest) * (2 * forwards + 2) * wide * shape.chosen
+    waited = tensor + rows * fabric.leaving(*near) / fabric.message(machine, *near)
     last = cut.pp - 1
     boundary = ((busiest < last) + (busiest > 0)) * wide / (cut.tp if cut.sequence else 1)
     if shape.tied and last > 0 and busiest in (0, last):  # the two exchange the gradient of their common table
-        boundary += -(-shape.vocabulary // cut.tp) * h * sizes.gradient
+        boundary += vocabulary.rows(shape.vocabulary, cut.tp) * shape.hidden * sizes.gradient
     crossing = (boundary / fabric.message(machine, cut.pp, cut.tp * sharers), (compute + again) * (m > 1))
-    return time_bar.Bar(compute, *time_bar.overlap(*data, crossing, (ring, core), (waited, 0.0)), again, idle)
+    hidden, exposed = time_bar.overlap(*data, crossing, (ring, cores[busiest]), (waited, 0.0))
+    # The optimizer moves its states, and what hides slows down what hides it.
+    stepped = (shared / sharers + own / replicas if cut.zero else shared + own) * (reached.moved > 0)
+    compute += ADAM * stepped / machine.memory
+    return time_bar.Bar(compute, hidden, exposed + reached.contended * hidden, again, idle)

@@ -10,6 +10,43 @@ from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import Machine, utilization
 
 
+class Reached(NamedTuple):
+    """What training reaches of a GPU's data sheet.
+
+    The default is that of the course's bars: products and attention reach half of the peak, and no other work of the
+    GPU takes time. `fitted` is that of the planner.
+
+    Attributes:
+        products: The part of the peak that products reach.
+        core: The part of it that a fused kernel of attention reaches, which leaves out the half that is masked, and
+            computes scores again in backward. None: as any product, with nothing left out.
+        moved: Bytes that norms, activations and sums move in a layer, forward and backward, for each element of the
+            residual stream in 16 bits. With them, loss and optimizer take time, too.
+        contended: The part of hidden messages' time by which they slow down what hides them.
+    """
+
+    products: float = 0.5
+    core: float | None = None
+    moved: float = 0.0
+    contended: float = 0.0
+
+
+HALF = Reached()
+# Six constants, fitted on published runs (`minitrain.planning.full.published`). By the first letter of the GPU: what
+# products and attention's core reach of the peak. For all: bytes for each layer and element of the residual stream, and
+# the part of hidden messages' time that is lost after all.
+REACHED = {"A": (0.82, 0.32), "H": (0.75, 0.185)}
+MOVED, CONTENDED = 400.0, 0.5
+ADAM = 30  # bytes that AdamW moves for each parameter: 4 states read and 3 written in float32, and the new weight
+LOSS = 20  # bytes that the loss moves for each logit: written and read some five times in float32
+
+
+def fitted(machine: Machine, products: float | None = None) -> Reached:
+    """What published trainings reached of such a GPU, or, of one that none of them used, what they reached of H100s."""
+    usual, core = REACHED.get(machine.name[:1], REACHED["H"])
+    return Reached(products or usual, core, MOVED, CONTENDED)
+
+
 class Bar(NamedTuple):
     """Seconds of a step on each device.
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from minitrain.models.norm import RMSNorm
     from minitrain.models.rotary import Rotary
 
 AttentionKind = Literal["sdpa", "plain"]
@@ -104,6 +107,20 @@ class GPTConfig:
         from minitrain.models.rotary import Rotary  # here, since it needs torch
 
         return Rotary(self.rope_base, self.rope_factor) if self.positions_kind == "rope" else None
+
+    def make_norm(self) -> nn.Module:
+        """Of a token."""
+        from torch import nn
+
+        from minitrain.models.norm import RMSNorm  # here, since it needs torch
+
+        return (RMSNorm if self.norm == "rms" else nn.LayerNorm)(self.hidden, self.norm_eps)
+
+    def head_norm(self) -> RMSNorm | None:
+        """Of each head's queries, or keys; None without `qk_norm`."""
+        from minitrain.models.norm import RMSNorm
+
+        return RMSNorm(self.head, self.norm_eps) if self.qk_norm else None
 
     @property
     def head(self) -> int:

@@ -25,8 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.models.norm import RMSNorm
-
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
 
@@ -110,8 +108,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(config.hidden, width, biases)
         self.key = nn.Linear(config.hidden, kv_width, biases)
         self.value = nn.Linear(config.hidden, kv_width, biases)
-        self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        self.query_norm, self.key_norm = config.head_norm(), config.head_norm()  # None in most models
         self.rotary = config.rotary()  # None where positions are learned
         self.core = CausalAttention(config.attention, config.dropout)
         self.output = nn.Linear(width, config.hidden, config.biases == "all")
@@ -159,11 +156,6 @@ class MLP(nn.Module):
         return self.down(wide)  # [batch, seq, hidden]
 
 
-def make_norm(config: GPTConfig) -> nn.Module:
-    """The norm of a token."""
-    return (RMSNorm if config.norm == "rms" else nn.LayerNorm)(config.hidden, config.norm_eps)
-
-
 class Block(nn.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -171,10 +163,10 @@ class Block(nn.Module):
         super().__init__()
         # Norms and residual dropout are here, and not in `Attention` and `MLP`: tensor parallelism splits what is
         # inside those two, sequence parallelism what is between them.
-        self.attention_norm = make_norm(config)
+        self.attention_norm = config.make_norm()
         self.attention = Attention(config)
         self.attention_dropout = nn.Dropout(config.dropout)
-        self.mlp_norm = make_norm(config)
+        self.mlp_norm = config.make_norm()
         self.mlp = MLP(config)
         self.mlp_dropout = nn.Dropout(config.dropout)
 
@@ -216,7 +208,7 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = Embedding(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = make_norm(config)
+        self.norm = config.make_norm()
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.loss = NextTokenLoss()
         if config.tied:

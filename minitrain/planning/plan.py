@@ -221,7 +221,8 @@ def _parameters_sent(
     parameters, axes = _parameters(model, layout, place), (layout.zero, layout.dp * layout.cp)
     sizes = item, gradients, optimizer
     data = sent_costs.data_payload(parameters, *axes, layout.dp // layout.ep, layout.microbatches, *sizes)
-    return data, sent_costs.partial_payload(parameters, *axes, place.dp * layout.cp + place.cp, *sizes[1:])
+    partial = place.dp * layout.cp + place.cp, *sizes[1:], layout.sequence_parallel
+    return data, sent_costs.partial_payload(parameters, *axes, *partial)
 
 
 def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> list[Sent]:
@@ -247,8 +248,8 @@ def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> lis
         where = layout.ep, place.dp % layout.ep, layout.recompute == "full", item
         for verb, size in sent_costs.expert_payload(rows_of(model, sequences), shape, mixtures, *where).items():
             found.append(Sent("ep", "tokens to experts and back", verb, m * size))
-    if layout.sequence_parallel:
-        found.append(Sent("tp", "gradients of norms, row biases, positions", "all_reduce", partial))
+    more = "gradients of norms, row biases, positions" if layout.sequence_parallel else "gradients of shared key heads"
+    found.append(Sent("tp", more, "all_reduce", partial))
     crossing = sent_costs.pipeline_sent(_boundary(model, layout, steps), holders, m, place.pp)
     found.append(Sent("pp", "activations and their gradients", "send", crossing))
     found.append(

@@ -7,8 +7,9 @@ first matrix by columns and the second by rows: the columns that the first compu
 before each first matrix; query, key and value share one).
 **Cost.** Each rank holds 1/n of the matrices, of the inner biases and of the heads, and does 1/n of their work. The
 residual stream, the norms and the two outer biases are on every rank.
-The full form, `minitrain.tensor_parallel.full.attention`, adds fewer key and value heads than query heads or ranks,
-overlap of backward's all-reduces, and checks; `minitrain.tensor_parallel.dropout_rng` adds dropout.
+The full form, `minitrain.tensor_parallel.full.attention`, adds what a Llama has (fewer key and value heads than query
+heads or ranks, rotation, a gated MLP, no biases), overlap of backward's all-reduces, and checks;
+`minitrain.tensor_parallel.dropout_rng` adds dropout. This form refuses all of these, to stay at two products and a sum.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import tyro
 from minitrain.checkpointing.full import hugging_face
 from minitrain.comm.terminal import complain
 from minitrain.comm.torchrun import given_ranks, speaks
-from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check, check_trained
+from minitrain.composition.settings import LARGE, Layout, Model, Run, Settings, Steps, check, check_trained
 from minitrain.data.shares import vocabulary_of
 from minitrain.trainer import config
 from minitrain.trainer.launch import launch, refuse
@@ -107,7 +107,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
             plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilization)
             return 0
         check_trained(settings.model)
-        if settings.model.preset in ("175b", "1t") and given is None:
+        if settings.model.preset in LARGE and given is None:
             raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")
         refuse(settings)
         if given is not None:

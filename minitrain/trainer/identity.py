@@ -11,15 +11,15 @@ then. The late stage of a pretraining, which has both, is a run of its own, whic
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.composition.settings import Model, Settings, Sizes
+from minitrain.composition.settings import Model, Settings
 from minitrain.data.tokenizer import BYTES
 
 STAGED = ("positions", "rope_base", "rope_factor")
-SIZES = sorted((each.name for each in fields(Sizes)), key=lambda name: name in STAGED)
+SIZES = sorted((name for name in vars(Model().sizes) if hasattr(Model, name)), key=lambda name: name in STAGED)
 STEPS = ("optimizer", "dtype", "seed", "batch")
 
 

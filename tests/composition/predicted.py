@@ -19,7 +19,7 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import Entry
 from minitrain.comm.timeline import Span
-from minitrain.composition.settings import Layout, Recompute, Settings, fitting
+from minitrain.composition.settings import ContextMode, Layout, Model, Recompute, Settings, fitting
 from minitrain.composition.step import Instruments, Training
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of
@@ -84,7 +84,7 @@ def wrong(world: World) -> list[str]:
     for settings in every:
         for what, pair in as_planned(world, settings).items():
             pairs[f"{settings.layout}, {settings.model}, {settings.steps}: {what}"] = pair
-    settings = next(settings for settings in every if not settings.model.experts)
+    settings = next(settings for settings in every if not settings.model.sizes.experts)
     for how in get_args(Recompute)[1:]:  # all but none
         again = replace(settings, layout=replace(settings.layout, recompute=how))
         pairs[f"{again.layout}: operations"] = work_of_rank(world, again, counted(world, again))
@@ -95,7 +95,7 @@ def chosen(world: World) -> Iterator[Settings]:
     """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and two with experts.
 
     The pair pp and tp also without sequence parallelism, and with every block computed again; ZeRO-3; sequences that
-    all ranks divide; and ordered sums. The first layout also with rotary positions.
+    all ranks divide; and ordered sums. The first layout also with rotary positions. Llamas and Qwens along each axis.
     """
     ranks = world.size
     model, steps = lesson.small_model(ranks), replace(lesson.small_steps(ranks), dtype="float32")
@@ -114,12 +114,28 @@ def chosen(world: World) -> Iterator[Settings]:
         yield Settings(model, Layout(dp=ranks, zero=3, microbatches=2), steps)
         yield Settings(model, Layout(cp=ranks, zero=1), steps)
         yield Settings(model, Layout(dp=ranks, zero=1, microbatches=2), replace(steps, ordered_sums=True))
+        for other in others(model):
+            for cut in (Layout(tp=ranks), Layout(tp=ranks, sequence_parallel=True), Layout(pp=ranks, microbatches=2)):
+                yield Settings(other, cut, steps)
+            yield Settings(other, Layout(dp=ranks, zero=3), steps)
+            for mode in get_args(ContextMode):
+                yield Settings(other, Layout(cp=ranks, cp_mode=mode, zero=1), steps)
+            if ranks % 2 == 0:
+                yield Settings(other, Layout(dp=ranks // 2, tp=2, zero=1, sequence_parallel=True), steps)
         # Experts choose equally many tokens each, so that all-to-alls can be predicted.
         mixture, unclipped = replace(model, experts=ranks, router="expert_choice"), replace(steps, clip=0.0)
         yield Settings(mixture, Layout(dp=ranks, ep=ranks), unclipped)
         if ranks % 2 == 0:
             yield Settings(mixture, Layout(dp=ranks // 2, ep=ranks // 2, tp=2), unclipped)
             yield Settings(mixture, Layout(tp=ranks, sequence_parallel=True), unclipped)
+
+
+def others(model: Model) -> Iterator[Model]:
+    """A Llama and a Qwen, with fewer key heads than ranks."""
+    llama = replace(model, norm="rms", mlp="swiglu", mlp_hidden=24, biases="none", positions_kind="rope", tied=False)
+    llama = replace(llama, kv_heads=model.sizes.heads // 2)
+    yield llama
+    yield replace(llama, head_size=6, qk_norm=True, biases="qkv", tied=True)
 
 
 def axes_used(layout: Layout) -> int:
@@ -131,7 +147,7 @@ def as_planned(world: World, settings: Settings) -> dict[str, Pair]:
     """What is predicted and measured in one layout."""
     model, layout, steps = settings.model, settings.layout, settings.steps
     # With cp, blocks are computed whole or left out, and the plan counts what the mask leaves of them.
-    operations = None if model.experts or layout.cp > 1 else counted(world, settings)
+    operations = None if model.sizes.experts or layout.cp > 1 else counted(world, settings)
     predicted, found = plan.predict(model, layout, steps, world.rank), measure(world, settings, operations)
     made = {category: Pair(predicted.held[category], found.held[category]) for category in STATES}
     for axis in GROUPS:
@@ -139,7 +155,9 @@ def as_planned(world: World, settings: Settings) -> dict[str, Pair]:
             made[axis] = Pair(predicted.payload(axis), found.payload.get(axis, 0))
     if operations:
         made["operations"] = work_of_rank(world, settings, operations)
-    if not model.experts and layout.recompute == "none" and layout.zero < 3:  # else more is kept than autograd knows of
+    if (
+        not model.sizes.experts and layout.recompute == "none" and layout.zero < 3
+    ):  # else more is kept than autograd knows of
         kept = predicted.held["activations"]
         # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'. Inputs are on
         # the first stage and targets on the last.
@@ -160,7 +178,7 @@ def work_of_rank(world: World, settings: Settings, found: Operations) -> Pair:
         # Of the core, the scores are computed again, and not their product with V: backward needs no result of that.
         tokens = layout.microbatches * plan_time.microbatch(layout, settings.steps) * sizes.positions
         layers = sum(plan.predict(settings.model, layout, settings.steps, world.rank).layers)
-        predicted -= 2 * layers * tokens * sizes.positions * sizes.hidden // layout.tp
+        predicted -= 2 * layers * tokens * sizes.positions * sizes.heads * sizes.head_size // layout.tp
     return Pair(predicted, found.step)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.composition.gradients import TOGETHER
+from minitrain.composition.model import make_config
+from minitrain.composition.settings import Model
 from minitrain.costs import (
     activations,
     memory,
@@ -17,6 +22,10 @@ from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.composition import Shape
+from minitrain.costs.roofline import SEVEN_BILLION
+from minitrain.lessons.recomputation.common import AliveActivations
+from minitrain.models.gpt import GPT
+from minitrain.planning.full import plan_time
 
 GPT3 = Shape(96, 12288, 96, 2048, 50257)
 SMALL = Shape(5, 12, 6, 8, 259)
@@ -102,22 +111,64 @@ def test_published_days():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kv_heads", "inner", "vocabulary", "published"),
+    ("preset", "more", "published"),
     [
-        ((32, 4096, 32), 32, 11008, 32000, 6_738_415_616),  # Llama 2 7B
-        ((32, 4096, 32), 8, 14336, 128256, 8_030_261_248),  # Llama 3 8B
-        ((80, 8192, 64), 8, 28672, 128256, 70_553_706_496),
-        ((126, 16384, 128), 8, 53248, 128256, 405_853_388_800),
+        ("8b", {"kv_heads": 32, "mlp_hidden": 11008, "vocabulary": 32000}, 6_738_415_616),  # Llama 2 7B
+        ("8b", {}, 8_030_261_248),
+        ("70b", {}, 70_553_706_496),
+        ("405b", {}, 405_853_388_800),
+        ("qwen3-0.6b", {}, 596_049_920),
+        ("mixtral", {}, 46_702_792_704),
+        # Without the module that predicts a second token, and with the 58 · 256 numbers that balance the load.
+        ("deepseek-v3", {}, 671_026_419_200),
     ],
 )
-def test_shared_keys_and_gated_mlps(sizes, kv_heads, inner, vocabulary, published):
-    """As many parameters as the released weights have, and the biases that Llama leaves out."""
-    shape = Shape(*sizes, 8192, vocabulary, False, learned=False, kv_heads=kv_heads, inner=inner, gated=True)
-    biases = shape.layers * (5 * shape.hidden + 2 * shape.kv_width + 2 * inner) + shape.hidden
-    assert costs.model_parameters(shape) == published + biases
-    ranks = [costs.stage_parameters(shape, 1, 0, tensor=8)] * 8
-    whole = sum(each.elements for each in ranks[0] if each.whole)
-    assert sum(each.elements for rank in ranks for each in rank) - 7 * whole == costs.model_parameters(shape)
+def test_released_weights_have_as_many_parameters(preset, more, published):
+    model = Model(preset, **more)
+    shape, dense = plan_time.shape_of(model), not model.sizes.experts
+    assert costs.model_parameters(shape) == published
+    if dense:
+        rank = costs.stage_parameters(shape, 1, 0, tensor=8)
+        whole = sum(each.elements for each in rank if each.whole)
+        assert sum(each.elements for each in rank) * 8 - 7 * whole == published
     # 6N operations for each token, and 12 · L · h · s for the core of attention (Chowdhery et al. 2022, appendix B).
-    products = work_costs.step_flops(1, shape) / 8192 - 12 * shape.layers * shape.hidden * 8192
-    assert products == pytest.approx(6 * (published - vocabulary * shape.hidden), rel=1e-3)
+    if dense and shape.width == shape.hidden:
+        products = work_costs.step_flops(1, shape) / 8192 - 12 * shape.layers * shape.hidden * 8192
+        assert products == pytest.approx(6 * (published - shape.vocabulary * shape.hidden), rel=1e-3)
+
+
+@pytest.mark.parametrize(("preset", "active"), [("mixtral", 12.9e9), ("deepseek-v3", 37e9)])
+def test_a_token_uses_the_published_part_of_a_mixture(preset, active):
+    """Mixtral: 12.9 billion parameters; DeepSeek-V3: 37 billion, of which its report does not count the two tables."""
+    shape, kept = plan_time.shape_of(Model(preset)), Model(preset).sizes.experts_per_token
+    used = costs.model_parameters(shape) - costs.expert_parameters(shape) * (1 - kept / shape.experts)
+    assert used == pytest.approx(active, rel=0.02)
+    tokens = shape.positions
+    core = 3 * shape.layers * work_costs.core_work(1, shape)
+    products = work_costs.step_flops(1, shape, kept * tokens) - core
+    assert products == pytest.approx(6 * tokens * (used - shape.vocabulary * shape.hidden), rel=1e-3)
+
+
+def test_the_courses_seven_billion():
+    usual = {"kv_heads": 0, "head_size": 0, "inner": 0, "expert_inner": 0}  # as many as heads, h/a, and 4h twice
+    assert plan_time.shape_of(Model("7b"))._replace(**usual) == SEVEN_BILLION
+    assert costs.model_parameters(plan_time.shape_of(Model("13b"))) == memory.gpt_parameters(50257, 2048, 40, 5120)
+
+
+SMALL_LLAMA = Model("llama-tiny", layers=2, hidden=24, heads=6, kv_heads=2, positions=10, vocabulary=259, mlp_hidden=40)
+QWEN = {"head_size": 6, "qk_norm": True, "biases": "qkv", "tied": True}
+
+
+@pytest.mark.parametrize("more", [{}, QWEN, {"norm": "layer", "biases": "all", "positions_kind": "learned"}])
+@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+def test_a_module_has_what_is_counted(more, attention):
+    """Parameters in the module's order, and what autograd keeps of a forward, attention fused or written out."""
+    model = replace(SMALL_LLAMA, **more)
+    shape, gpt = plan_time.shape_of(model), GPT(replace(make_config(model), attention=attention), seed=0)
+    found = [(name, each.numel()) for name, each in gpt.named_parameters()]
+    assert found == [each[:2] for each in costs.stage_parameters(shape, 1, 0)]
+    tokens = torch.arange(20).view(2, 10)
+    with AliveActivations(gpt) as alive:
+        gpt(tokens, tokens.clone())
+    layer = kept_costs.layer_kept(2, shape, fused=attention == "sdpa")
+    assert alive.peak == 2 * layer + sum(kept_costs.ends_kept(2, shape, True, True))

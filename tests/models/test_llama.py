@@ -79,7 +79,7 @@ def plain(config: GPTConfig, weights: dict[str, Tensor], tokens: Tensor) -> Tens
             return made if name == "value" else rotated(made, config.rope_base, config.rope_factor)
 
         for head in range(config.heads):
-            shared = head * config.kv_heads // config.heads
+            shared = head * (config.kv_heads or config.heads) // config.heads
             scores = of_head("query", head) @ of_head("key", shared).T / math.sqrt(size)
             heads.append(scores.masked_fill(later, -math.inf).softmax(-1) @ of_head("value", shared))
         x = x + torch.cat(heads, dim=-1) @ own["attention.output.weight"].T
@@ -122,7 +122,8 @@ def test_shapes_and_initial_weights():
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16))
 def test_rms_norm_is_torchs_and_keeps_its_input_and_a_number_per_token(dtype: torch.dtype):
-    norm = shaken(RMSNorm(8, 1e-5)).to(dtype)
+    norm = RMSNorm(8, 1e-5).to(dtype)
+    shaken(norm)
     x = torch.randn(3, 5, 8).to(dtype).requires_grad_()
     weight, x_torch, upstream = (
         norm.weight.detach().clone().requires_grad_(),

@@ -175,11 +175,11 @@ MUTATIONS = [
     Mutation(f"{TIME}.least_span", "else sum(one)", "else 2 * sum(one)", SEARCH, BOUND),
     Mutation(f"{TIME}.least_span", "around + own", "around + own + max(map(sum, each))", SEARCH, BOUND),
     Mutation(f"{MODEL}._bar", "again, idle = max(work) - compute", "again, idle = 0.0", SEARCH, OFF),
-    Mutation(f"{MODEL}._stage_seconds", "cluster.reached * machine.flops", "machine.flops", SEARCH, OFF),
+    Mutation(f"{MODEL}._stage_seconds", "cluster.reached.products * machine.flops", "machine.flops", SEARCH, OFF),
     Mutation(f"{MODEL}._stage_seconds", "products + core + moved / 3", "products + core", SEARCH, OFF),
     Mutation(
         f"{MODEL}._bar",
-        "exposed + cluster.contended * hidden",
+        "exposed + cluster.reached.contended * hidden",
         "exposed",
         test=f"{TESTS}/test_time_model.py::test_what_is_fitted_takes_time",
         why="most published runs hide few messages",

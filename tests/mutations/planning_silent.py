@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation(
         f"{HOME}.full.proposals.judge",
         "own / cluster.machine.flops, limit",
-        "own / (cluster.reached * cluster.machine.flops), limit",
+        "own / (cluster.reached.products * cluster.machine.flops), limit",
         test=f"{TESTS}/test_command.py::test_json_agrees_with_the_table",
         why=SHOWN,
     ),

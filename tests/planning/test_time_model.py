@@ -10,6 +10,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline, time_bar
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
+from minitrain.costs.time_bar import Reached
 from minitrain.planning.full.time_model import Cluster, step_time
 
 H100 = MACHINES["H100"]
@@ -110,9 +111,9 @@ def test_a_long_ring_waits_even_for_few_bytes():
 def test_what_is_fitted_takes_time():
     """Bytes of norms and of the optimizer, and a part of hidden messages."""
     layout = Layout(dp=64, zero=1, microbatches=32)
-    plain = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5))
-    moved = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5, moved=100.0))
-    lost = step_time(MODEL, layout, BATCH, Cluster(H100, core=0.5, contended=0.5))
+    plain = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5)))
+    moved = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5, moved=100.0)))
+    lost = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5, contended=0.5)))
     tokens, parameters = 2048 * 2048 / 64, time_bar.parameters_of(SEVEN_BILLION)
     seconds = (32 * 100 * tokens * 4096 + 20 * tokens * 50257 + 30 * parameters / 64) / H100.memory
     assert moved.compute - plain.compute == pytest.approx(seconds, rel=1e-3)
@@ -122,8 +123,10 @@ def test_what_is_fitted_takes_time():
 def test_a_fused_kernel_leaves_out_the_mask_and_computes_scores_again():
     """Dao 2023, "FlashAttention-2", §3.1: two products in forward, five in backward, over half of the scores."""
     layout, long = Layout(microbatches=8), replace(BLOCKS, positions=65536)
-    all_, half = (step_time(long, layout, Steps(batch=8), Cluster(H100, core=core)) for core in (None, 0.5))
+    all_, half = (
+        step_time(long, layout, Steps(batch=8), Cluster(H100, reached=Reached(core=core))) for core in (None, 0.5)
+    )
     core = 8 * 32 * 4 * 65536**2 * 4096 / (0.5 * H100.flops)  # forward, nothing left out
     assert all_.compute - half.compute == pytest.approx(3 * core - 3.5 / 2 * core)
-    written = step_time(replace(long, dropout=0.1), layout, Steps(batch=8), Cluster(H100, core=0.5))
+    written = step_time(replace(long, dropout=0.1), layout, Steps(batch=8), Cluster(H100, reached=Reached(core=0.5)))
     assert written.compute == pytest.approx(all_.compute), "written out, nothing is left out"

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,23 +14,27 @@ import pytest
 from minitrain.costs import (
     composition,
     composition_kept,
+    composition_work,
     fabric,
     layout,
-    mixture_of_experts,
+    layout_search,
     pipeline,
-    recomputation,
     roofline,
     time_bar,
+    vocabulary,
     zero,
 )
-from minitrain.costs.composition import Shape
+from minitrain.costs.composition import Latent, Shape
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from tests.site.conftest import ROOT
 
-FILE = ROOT / "docs" / "javascripts" / "costs.js"
+pytestmark = pytest.mark.usefixtures("without_shapes")  # small functions are called very often
+FILES = [ROOT / "docs" / "javascripts" / name for name in ("costs.js", "layouts.js")]
 DRIVER = """
-import * as costs from %s
+import * as formulas from %s
+import * as layouts from %s
+const costs = { ...formulas, ...layouts }
 let text = ""
 process.stdin.on("data", part => { text += part })
 process.stdin.on("end", () => {
@@ -53,14 +58,24 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
+def drawn(draw: random.Random, heads: int, positions: int) -> Shape:
+    """A model of any kind: GPT-2's, Llama's, a mixture of experts, with latent attention or without."""
+    layers, experts = draw.randint(1, 128), draw.choice([0, 0, 2, 3, 8, 64])
+    shape = Shape(
+        layers, 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000), draw.random() < 0.5,
+        experts, draw.choice([1, 2]), draw.random() < 0.5, draw.choice([0, *(n for n in (1, 2, 8) if heads % n == 0)]),
+        draw.choice([0, 256, 11008]), draw.random() < 0.5, draw.choice([0, 64, 128]), draw.random() < 0.5,
+        draw.choice(["all", "qkv", "none"]), draw.random() < 0.3, draw.choice([0, 512]), draw.choice([0, 0, 1, 2]),
+        draw.choice([1, 2, 3]), draw.choice([0, 0, 3]), draw.random() < 0.3, chosen=draw.choice([1, 2, 8]),
+    )  # fmt: skip
+    return shape._replace(latent=Latent(1536, 512, 128, 64, 128)) if draw.random() < 0.2 else shape
+
+
 def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
     """For each function of the file, arguments and its original."""
     heads = draw.choice([1, 2, 4, 8, 16, 32])
-    positions, experts = 8 * draw.randint(1, 4096), draw.choice([0, 0, 2, 3, 8, 64])
-    shape = Shape(
-        draw.randint(1, 128), 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000),
-        draw.random() < 0.5, experts, draw.choice([1, 2]), draw.random() < 0.5,
-    )  # fmt: skip
+    positions = 8 * draw.randint(1, 4096)
+    shape = drawn(draw, heads, positions)
     cut = Cut(
         draw.randint(1, 64), draw.randint(1, min(16, shape.layers)), draw.choice([1, 1, 2, 4]),
         draw.choice([ranks for ranks in (1, 2, 4, 8) if heads % ranks == 0]), draw.randint(1, 3), draw.randint(0, 3),
@@ -73,11 +88,15 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
     lines = Fabric(
         draw.choice([4, 8]), draw.uniform(0.1, 1), draw.uniform(0.1, 1), draw.choice([0, 3e-6]), draw.uniform(0, 2e-5)
     )
+    kind = draw.choice(list(layout.kinds(shape)))
+    half = time_bar.Reached(draw.uniform(0.2, 0.7))
+    reached = draw.choice([half, time_bar.fitted(machine), half._replace(core=0.3), half._replace(moved=100.0)])
     sent = [(draw.random(), draw.random()) for _ in range(3)]
     return {
         "layerCounts": ((shape.layers, cut.pp), composition.layer_counts),
         "mixtures": ((shape, cut.pp, stage), layout.mixtures),
-        "expertParameters": ((shape.hidden, 4 * shape.hidden), mixture_of_experts.expert_parameters),
+        "rows": ((shape.vocabulary, cut.tp), vocabulary.rows),
+        "layerShares": ((shape, kind, cut.tp, small[0] if kind else 0), layout.layer_shares),
         "parameters": ((shape, cut, stage), layout.parameters),
         "stateBytes": ((cut.zero, shape.hidden**2, cut.dp, *sizes), zero.state_bytes),
         "layerKept": ((cut.sequences, shape, *cut_layer), composition_kept.layer_kept),
@@ -88,8 +107,8 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
         ),
         "oneFOneBInFlight": ((cut.pp, cut.microbatches, stage), pipeline.one_f_one_b_in_flight),
         "held": ((shape, cut, stage, sizes), layout.held),
-        "coreFlops": (small, recomputation.core_flops),
-        "layerFlops": (small, recomputation.layer_flops),
+        "layerProducts": ((small[0], shape, kind, cut.tp, cut.cp), layout.layer_products),
+        "layerCore": ((small[0], shape, cut.tp, cut.cp), layout.layer_core),
         "inside": ((lines, cut.dp, cut.tp), Fabric.inside),
         "ring": ((lines, machine, cut.dp, cut.tp), Fabric.ring),
         "message": ((lines, machine, cut.pp, cut.tp), Fabric.message),
@@ -97,10 +116,16 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
         "leaving": ((lines, cut.ep, cut.tp), Fabric.leaving),
         "pieces": ((shape.hidden**2, cut.dp, shape.layers), fabric.pieces),
         "overlap": (tuple(sent), time_bar.overlap),
-        "bar": ((shape, cut, sizes, machine, lines, draw.uniform(0.2, 0.7)), layout.bar),
-        "stepFlops": ((*small, shape.layers, shape.vocabulary), recomputation.step_flops),
+        "seconds": ((shape, cut, sizes, machine, reached), layout.seconds),
+        "bar": ((shape, cut, sizes, machine, lines, reached), layout.bar),
+        "stepFlops": (small[:1] + (shape,), step_flops),
         "utilization": ((draw.uniform(1e12, 1e20), draw.uniform(0.1, 60), cut.dp, machine.flops), roofline.utilization),
     }
+
+
+def step_flops(batch: int, shape: Shape) -> int:
+    """With as many rows as an even load gives."""
+    return composition_work.step_flops(batch, shape, batch * shape.positions * shape.chosen)
 
 
 def same(theirs: Any, ours: Any) -> bool:
@@ -114,24 +139,73 @@ def same(theirs: Any, ours: Any) -> bool:
     return theirs == pytest.approx(ours, rel=1e-12, abs=1e-15)
 
 
+def answers(calls: list[tuple], folder: Path) -> list[Any]:
+    """What JavaScript says: of each call its name and arguments."""
+    script = folder / "driver.mjs"
+    script.write_text(DRIVER % tuple(json.dumps(file.as_uri()) for file in FILES))
+    (folder / "package.json").write_text('{"type": "module"}')
+    asked = json.dumps([[name, *plain(arguments)] for name, arguments, *_ in calls])
+    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert len(found) == len(calls)
+    return found
+
+
 def test_both_languages_agree(tmp_path):
     draw = random.Random(2020)
     calls = [(name, *call) for _ in range(1000) for name, call in inputs(draw).items()]
-    script = tmp_path / "driver.mjs"
-    script.write_text(DRIVER % json.dumps(FILE.as_uri()))
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    asked = json.dumps([[name, *plain(arguments)] for name, arguments, _ in calls])
-    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    answers = json.loads(ended.stdout)
-    assert len(answers) == len(calls) == 22000
-    for (name, arguments, original), theirs in zip(calls, answers, strict=True):
+    for (name, arguments, original), theirs in zip(calls, answers(calls, tmp_path), strict=True):
         ours = plain(original(*arguments))
         assert same(theirs, ours), f"{name}{arguments}: {theirs} in JavaScript, {ours} in Python"
 
 
+def clusters(draw: random.Random) -> tuple:
+    """A model, GPUs, a batch, and what the GPUs reach: arguments of the ranking, for which something often fits."""
+    heads = draw.choice([8, 12, 32, 64])
+    shape = Shape(
+        draw.choice([12, 24, 32, 61, 80]), 64 * heads * draw.choice([1, 2]), heads, draw.choice([1024, 4096, 32768]),
+        draw.choice([32000, 50257, 128256]), draw.random() < 0.5, draw.choice([0, 0, 8]), 1, draw.random() < 0.5,
+        draw.choice([0, 4]), draw.choice([0, 11008]), draw.random() < 0.5, mixture_every=draw.choice([1, 2]),
+        rms=draw.random() < 0.5, chosen=draw.choice([1, 2]), expert_inner=draw.choice([0, 512]),
+    )  # fmt: skip
+    gpus = draw.choice([1, 2, 8, 8, 16, 24, 48])
+    machine = draw.choice([each for name, each in roofline.MACHINES.items() if name != "TPU v5e"])
+    reached = draw.choice([time_bar.HALF, time_bar.fitted(machine)])
+    lines = Fabric(8, reached_out=draw.choice([0.2, 0.8]))
+    return (
+        shape,
+        gpus,
+        gpus * draw.choice([1, 4, 32]),
+        machine,
+        Sizes(*draw.choice([(2, 2, 12), (4, 4, 8)])),
+        lines,
+        reached,
+    )
+
+
+def test_both_languages_rank_alike(tmp_path):
+    """The first five layouts of two hundred cases; among equals any order is right."""
+    draw = random.Random(1024)
+    cases = [clusters(draw) for _ in range(200)]
+    theirs = answers([("fastest", case) for case in cases], tmp_path)
+    empty = 0
+    for case, found in zip(cases, theirs, strict=True):
+        ours = layout_search.fastest(*case)
+        empty += not ours
+        assert [each["seconds"] for each in found] == pytest.approx([each.seconds for each in ours], rel=1e-9), case
+        for one, other in list(zip(found, ours, strict=True))[:5]:
+            cut = Cut(**one["cut"])
+            shape, _, _, machine, sizes, lines, reached = case
+            alike = layout.bar(shape, cut, sizes, machine, lines, reached).step == pytest.approx(
+                other.seconds, rel=1e-9
+            )
+            assert cut == other.cut or alike, case
+    assert empty < 40
+
+
 def test_every_function_is_compared():
     functions = {
-        line.split()[2].partition("(")[0] for line in FILE.read_text().splitlines() if "export function" in line
+        line.split()[2].partition("(")[0] for line in FILES[0].read_text().splitlines() if "export function" in line
     }
     assert functions == set(inputs(random.Random(0)))

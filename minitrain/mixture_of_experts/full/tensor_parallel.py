@@ -38,7 +38,8 @@ class PartialMLP(gpt.MLP):
         self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
         self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         # In the sum the last bias has to be once, but every rank holds it, and needs the whole gradient of it.
-        self.gate, self.adds_bias = None, self.down.rank == 0
+        self.adds_bias = self.down.rank == 0
+        self.gate: nn.Linear | None = None
         self.train(mlp.training)
 
     def forward(self, x: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows hidden"]:

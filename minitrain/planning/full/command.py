@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.comm.terminal import complain
-from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Preset, Steps
+from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Preset, Steps, untrained
 from minitrain.costs import composition as costs
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.memory import GB, ROOM
@@ -50,13 +50,13 @@ class Command:
         gpus: Number of GPUs.
         gpu: a100-40, a100-80, h100, h200 or tpu-v5e; any other name with --flops, --memory, --link and --network.
         per_node: GPUs in a node.
-        preset: Sizes of the model to begin with.
+        preset: The model to begin with.
         layers: Blocks, if not the preset's; likewise the next four.
         hidden: Width.
         heads: Attention heads.
         positions: Tokens in a sequence.
         vocabulary: Different tokens.
-        experts: Experts in place of every second block's MLP.
+        experts: Experts in place of the MLPs of some blocks.
         dropout: Probability of dropping an element; above 0, attention is written out.
         positions_kind: Learned positions, or rope, which has no table of them.
         batch: Sequences in a step, over all GPUs.
@@ -277,7 +277,10 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
             f"Layouts 1 to {near} lie within {100 * TIE:.0f} %, which is less than the model knows: no order is known "
             "among them. Measure them, or take the one that sends least."
         )
-    said.append("The command trains on the reference text; --data gives it yours.")
+    if found := untrained(asked.model):
+        said.append(f"Planned only: minitrain does not train {found} so far, and refuses the command.")
+    else:
+        said.append("The command trains on the reference text; --data gives it yours.")
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.composition.settings import LARGE, Layout, Model, Steps
 from minitrain.planning.full.proposals import options
 
 MOST = 8  # ranks that are started on a machine without GPUs
@@ -47,7 +47,7 @@ def refuse(model: Model, ranks: int) -> None:
     Raises:
         ValueError: They cannot.
     """
-    if model.preset in ("175b", "1t"):
+    if model.preset in LARGE:
         raise ValueError(f"preset={model.preset} is larger than a machine; measure a smaller model")
     if ranks > (here := ranks_at_hand()):
         raise ValueError(f"measure: gpus={ranks} takes {ranks} ranks, and {here} can be started here; use fewer")

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minitrain.composition.settings import Settings
+from minitrain.composition.settings import Settings, untrained
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.memory import GB, ROOM, fitting
@@ -221,6 +221,10 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         yield "Tensor-parallel layers do not put off their weights' gradients: W is empty, and I the whole backward."
     if model.sizes.experts:
         yield "Tokens are taken to be spread evenly over experts, and what experts keep is counted nearly."
+    if found := untrained(model):
+        yield f"Planned only: minitrain does not train {found} so far."
+    if model.sizes.latent:
+        yield "What latent attention keeps is derived, and counted on no module."
     if not model.dropout:
         yield "Attention is a fused kernel."
     else:

@@ -82,11 +82,12 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    sizes = model.sizes
-    main = sizes.layers, sizes.hidden, sizes.heads, sizes.positions, sizes.vocabulary, sizes.tied, sizes.experts
-    learned = sizes.positions_kind == "learned"
-    shape = costs.Shape(*main, gates=_ROUTERS[model.router][2], learned=learned)
-    return shape._replace(kv_heads=sizes.kv_heads, inner=sizes.mlp_hidden, gated=sizes.mlp == "swiglu")
+    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.router][2]
+    same = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
+    kinds = {"learned": sizes.positions_kind == "learned", "gated": sizes.mlp == "swiglu", "rms": sizes.norm == "rms"}
+    same |= {"latent": costs.Latent(*sizes.latent) if sizes.latent else None}
+    same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.router][0]}
+    return costs.Shape(**same | kinds, gates=gates, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
 
 
 def own_shape(model: Model, layout: Layout) -> costs.Shape:
@@ -107,6 +108,8 @@ def rows_of(model: Model, sequences: int) -> int:
         return 0
     # Evenly spread: a plan cannot know the load.
     choices, factor, _ = _ROUTERS[model.router]
+    if sizes.experts_per_token:
+        choices, factor = sizes.experts_per_token, None  # today's models drop no token
     seq = sizes.positions
     return sent_costs.routes(sequences * seq, seq, sizes.experts, min(choices, sizes.experts), factor)
 
@@ -169,9 +172,8 @@ def products_forward(model: Model, layout: Layout, steps: Steps, layer: int) -> 
 def parameters_of(model: Model, layout: Layout) -> float:
     """Parameters of one rank, nearly: the model's, over tp and pp, and of experts over ep."""
     shape = shape_of(model)
-    dense = costs.model_parameters(shape._replace(experts=0))
-    more = costs.model_parameters(shape) - dense
-    return (dense + more / layout.ep) / (layout.tp * layout.pp)
+    more = costs.expert_parameters(shape)
+    return (costs.model_parameters(shape) - more + more / layout.ep) / (layout.tp * layout.pp)
 
 
 def _share(layout: Layout) -> Fraction:

@@ -172,7 +172,7 @@ def options(model: Model, layout: Layout, steps: Steps) -> list[str]:
             # A command with these alone can be read, and typed.
             if value == field.default or field.name in unused:
                 continue
-            if isinstance(value, bool):
+            if isinstance(field.default, bool):  # a flag; others are named with their value
                 words.append(f"--{name}" if value else f"--no-{name}")
             else:
                 words += [f"--{name}", str(value)]

@@ -31,8 +31,10 @@ from rich.table import Table
 
 from minitrain.comm.terminal import complain
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs import time_bar
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES, Machine
+from minitrain.costs.time_bar import Reached
 from minitrain.planning.full import time_model
 from minitrain.planning.full.time_model import Cluster, fitted
 
@@ -172,8 +174,9 @@ def seconds(run: Run, cluster: Cluster | None = None) -> float:
     """What the model of time says that a step takes; `cluster` in place of the fitted one."""
     cluster = cluster or fitted(run.machine, Fabric(run.per_node))
     if run.low:
-        machine, core = cluster.machine, cluster.core
-        cluster = replace(cluster, machine=machine._replace(flops=2 * machine.flops), core=core and core / 2)
+        machine, core = cluster.machine, cluster.reached.core
+        reached = cluster.reached._replace(core=core and core / 2)
+        cluster = replace(cluster, machine=machine._replace(flops=2 * machine.flops), reached=reached)
     found = time_model.seconds_of_step(run.model, run.layout, run.steps, cluster)
     if run.half:
         again = time_model.seconds_of_step(run.model, replace(run.layout, recompute="full"), run.steps, cluster)
@@ -225,11 +228,11 @@ class Constants(NamedTuple):
         """A run's GPUs with these constants."""
         ours = run.machine.name[:1] == "A"
         products, core = (self.products_a, self.core_a) if ours else (self.products_h, self.core_h)
-        return Cluster(run.machine, Fabric(run.per_node), products, core, self.moved, self.contended)
+        return Cluster(run.machine, Fabric(run.per_node), Reached(products, core, self.moved, self.contended))
 
 
-_A, _H = time_model.REACHED["A"], time_model.REACHED["H"]
-CONSTANTS = Constants(_A[0], _H[0], _A[1], _H[1], time_model.MOVED, time_model.CONTENDED)
+_A, _H = time_bar.REACHED["A"], time_bar.REACHED["H"]
+CONSTANTS = Constants(_A[0], _H[0], _A[1], _H[1], time_bar.MOVED, time_bar.CONTENDED)
 
 
 def loss(runs: Sequence[Run], constants: Constants) -> float:

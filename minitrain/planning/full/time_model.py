@@ -25,12 +25,12 @@ from functools import cache
 from typing import NamedTuple
 
 from minitrain.composition.settings import Layout, Model, Steps, check
-from minitrain.costs import composition, vocabulary
+from minitrain.costs import composition, time_bar, vocabulary
 from minitrain.costs.composition_work import head_work
 from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
-from minitrain.costs.time_bar import Bar, overlap
+from minitrain.costs.time_bar import ADAM, HALF, LOSS, Bar, Reached, overlap
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate
@@ -39,34 +39,21 @@ WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for 
 # Bytes for each score of attention that is written out, in 16 bits: written, through the softmax, through dropout with
 # its mask, and read.
 _SCORE = 2 + 4 + 5 + 2
-_ADAM = 30  # bytes that AdamW moves for each parameter: 4 states read and 3 written in float32, and the new weight
-_LOSS = 20  # bytes that the loss moves for each logit: written and read some five times in float32
 
 
 @dataclass(frozen=True)
 class Cluster:
     """GPUs, some of them in each node, and what training reaches of their data sheet.
 
-    As it is made by default, it is that of the course's bars: products and attention reach half of the peak, and
-    no other work of the GPU takes time. `fitted` is that of the planner.
-
     Attributes:
         machine: The GPU, with its links within a node and across nodes.
         fabric: How many are in a node, and what their messages reach; ranks fill nodes in order.
-        reached: The part of the GPU's peak that products reach.
-        core: The part of it that a fused kernel of attention reaches, which leaves out the half that is masked, and
-            computes scores again in backward. None: as any product, with nothing left out.
-        moved: Bytes that norms, activations and sums move in a layer, forward and backward, for each element of the
-            residual stream in 16 bits. With them, loss and optimizer take time, too.
-        contended: The part of hidden messages' time by which they slow down what hides them.
+        reached: What training reaches of the GPU: by default what the course's bars assume.
     """
 
     machine: Machine
     fabric: Fabric = DEFAULT
-    reached: float = 0.5
-    core: float | None = None
-    moved: float = 0.0
-    contended: float = 0.0
+    reached: Reached = HALF
 
     @property
     def per_node(self) -> int:
@@ -82,17 +69,9 @@ class Seconds(NamedTuple):
     weight: float
 
 
-# Six constants, fitted on published runs (`minitrain.planning.full.published`). By the first letter of the GPU: what
-# products and attention's core reach of the peak. For all: bytes for each layer and element of the residual stream, and
-# the part of hidden messages' time that is lost after all.
-REACHED = {"A": (0.82, 0.32), "H": (0.75, 0.185)}
-MOVED, CONTENDED = 400.0, 0.5
-
-
-def fitted(machine: Machine, fabric: Fabric = DEFAULT, reached: float | None = None) -> Cluster:
-    """A cluster with what published trainings reached of such a GPU, or, for one that none of them used, of an H100."""
-    products, core = REACHED.get(machine.name[:1], REACHED["H"])
-    return Cluster(machine, fabric, reached or products, core, MOVED, CONTENDED)
+def fitted(machine: Machine, fabric: Fabric = DEFAULT, products: float | None = None) -> Cluster:
+    """A cluster of such GPUs with what published trainings reached of them."""
+    return Cluster(machine, fabric, time_bar.fitted(machine, products))
 
 
 def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Bar:
@@ -137,21 +116,21 @@ def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster)
     shape, batch, stages = plan_time.shape_of(model), plan_time.microbatch(layout, steps), layout.stages
     tokens, item = batch * shape.positions // layout.cp, plan.ITEM[steps.dtype]
     machine, fused = cluster.machine, model.dropout == 0
-    speed = cluster.reached * machine.flops
+    speed = cluster.reached.products * machine.flops
     operations = plan_time.core_forward(model, layout, steps)
-    if cluster.core is not None and fused:
+    if cluster.reached.core is not None and fused:
         # The kernel leaves out what is masked, and computes the scores again: 5 products in backward for 2.
-        core = operations / 2 / (cluster.core * machine.flops)
+        core = operations / 2 / (cluster.reached.core * machine.flops)
         backward_core = 2.5 * core
     else:
-        # 4h/a operations for each score of a head, which is written and read.
-        scores = operations * shape.heads / (4 * shape.hidden)
-        core = operations / speed + _SCORE * scores * item / 2 / machine.memory * (cluster.moved > 0)
+        # 4d operations for each score of a head, which is written and read.
+        scores = operations / (2 * (shape.width + shape.mixed_width)) * shape.heads
+        core = operations / speed + _SCORE * scores * item / 2 / machine.memory * (cluster.reached.moved > 0)
         backward_core = 2 * core
     # Outside attention and MLP, tensor-parallel ranks hold activations whole, unless those are cut, too.
     cut = layout.tp if layout.sequence_parallel else 2 * layout.tp / (1 + layout.tp)
-    moved = cluster.moved * tokens * shape.hidden * item / 2 / cut / machine.memory
-    loss = _LOSS * tokens * vocabulary.rows(shape.vocabulary, layout.tp) / machine.memory * (cluster.moved > 0)
+    moved = cluster.reached.moved * tokens * shape.hidden * item / 2 / cut / machine.memory
+    loss = LOSS * tokens * vocabulary.rows(shape.vocabulary, layout.tp) / machine.memory * (cluster.reached.moved > 0)
     # Layers differ in having experts or not.
     first = {shape.is_mixture(layer): layer for layer in range(shape.layers)}
     products_of = {kind: plan_time.products_forward(model, layout, steps, at) / speed for kind, at in first.items()}
@@ -208,19 +187,23 @@ def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: flo
     ring = (sent.get(("send", "cp"), 0.0), _cores(model, layout, steps, cluster) if layout.cp > 1 else 0.0)
     waited = sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
     hidden, exposed = overlap(*data, boundary, ring, (waited, 0.0))
-    return Bar(compute + _optimizer(model, layout, cluster), hidden, exposed + cluster.contended * hidden, again, idle)
+    return Bar(
+        compute + _optimizer(model, layout, cluster), hidden, exposed + cluster.reached.contended * hidden, again, idle
+    )
 
 
 def _cores(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
     """Seconds of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
-    seconds = plan_time.core(model, layout, steps) / ((cluster.core or cluster.reached) * cluster.machine.flops)
-    return seconds * (3.5 / 6 if cluster.core is not None and model.dropout == 0 else 1)
+    seconds = plan_time.core(model, layout, steps) / (
+        (cluster.reached.core or cluster.reached.products) * cluster.machine.flops
+    )
+    return seconds * (3.5 / 6 if cluster.reached.core is not None and model.dropout == 0 else 1)
 
 
 def _optimizer(model: Model, layout: Layout, cluster: Cluster) -> float:
     """Seconds in which the optimizer moves the states of the parameters that a rank steps."""
     own = plan_time.parameters_of(model, layout) / (layout.dp * layout.cp if layout.zero else 1)
-    return _ADAM * own / cluster.machine.memory * (cluster.moved > 0)
+    return ADAM * own / cluster.machine.memory * (cluster.reached.moved > 0)
 
 
 def _seconds_sent(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> dict[tuple[str, str], float]:
