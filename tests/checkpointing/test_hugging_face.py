@@ -366,6 +366,11 @@ def test_a_window_that_is_not_filled_is_none(tmp_path):
     file = tmp_path / hugging_face.CONFIG
     file.write_text(json.dumps(CONFIGS["mistral"] | {"sliding_window": 7}))
     assert hugging_face.options(file, 7)["positions"] == hugging_face.options(file)["positions"] == 7
+    silent = CONFIGS["mistral"] | {"max_position_embeddings": 32768}
+    file.write_text(json.dumps({name: value for name, value in silent.items() if name != "sliding_window"}))
+    assert hugging_face.options(file)["positions"] == hugging_face.LONGEST
+    with pytest.raises(ValueError, match="sliding_window=4096"):  # transformers' own, in MistralConfig
+        hugging_face.options(file, 4097)
 
 
 def test_indexes_from_outside_are_not_believed(ranks, tmp_path):
