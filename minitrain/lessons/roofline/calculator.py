@@ -105,7 +105,7 @@ def kept(gpt: GPT, run: Run) -> int:
     if run.tensor > 1:
         parallelize(gpt)
     # Equal on all ranks, as tensor parallelism wants it.
-    x = torch.ones(BATCH, SEQ, gpt.config.hidden, device=gpt.norm.weight.device, requires_grad=True)
+    x = torch.ones(BATCH, SEQ, gpt.config.hidden, device=gpt.head.weight.device, requires_grad=True)
     with SavedActivations(gpt) as saved:
         nn.Sequential(*gpt.blocks)(x)
     return saved.bytes

@@ -83,7 +83,7 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[sizes.router][2]
+    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.sizes.router][2]
     same: dict[str, Any] = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
     kinds: dict[str, Any] = {
         "learned": sizes.positions_kind == "learned",
