@@ -18,7 +18,8 @@ import numpy as np
 from minitrain.data.documents import cut
 
 BYTES = "bytes"
-END = "<|endoftext|>"  # the token after each document, as GPT-2 calls it
+END = "<|endoftext|>"  # the token after each document, as GPT-2 and Qwen call it
+ENDS = (END, "<|end_of_text|>", "</s>")  # of Llama 3, and of Llama 2 and Mistral
 TOGETHER = 1 << 20  # bytes of text that are encoded at once: the package needs two hundred times as many
 
 
@@ -83,15 +84,15 @@ class Pairs:
             raise ValueError(f"tokenizer={str(path)!r} cannot be read: {error}") from error
         self._files, self._name = _files(path), str(path)
         self.kind = hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
-        end = self._inner.token_to_id(END)
-        if end is None:
-            raise ValueError(f"tokenizer={str(path)!r} has no token {END!r}, which is to end documents; add it")
-        self.end: int | None = end
+        mark = next((each for each in ENDS if self._inner.token_to_id(each) is not None), None)
+        if mark is None:
+            raise ValueError(f"tokenizer={str(path)!r} has none of {', '.join(ENDS)}, to end documents; add {END}")
+        self.end: int | None = self._inner.token_to_id(mark)
         self._inner.no_truncation()
         self._inner.no_padding()
         if hasattr(self._inner.model, "dropout"):
             self._inner.model.dropout = None
-        self._inner.add_special_tokens([tokenizers.AddedToken(END, special=True, normalized=False)])  # if it was plain
+        self._inner.add_special_tokens([tokenizers.AddedToken(mark, special=True, normalized=False)])  # if it was plain
         self._inner.encode_special_tokens = True  # as the letters that they have
         self.size: int = max(self._inner.get_vocab().values()) + 1  # some files have gaps
 

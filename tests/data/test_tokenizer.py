@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def test_a_text_that_mentions_the_end_mark(file: Path, special: bool | None):
     row = pairs.encode([text])[0].tolist()
     assert pairs.end not in row and pairs.decode(row) == text
     assert pairs.decode([*row, pairs.end, *row]) == text + b"\n\n" + text
+
+
+@pytest.mark.parametrize("mark", ["<|end_of_text|>", "</s>"])
+def test_the_end_marks_of_llamas(file: Path, mark: str):
+    pairs, content = Pairs(file), file.read_text("utf-8")
+    file.write_text(content.replace(END, mark), encoding="utf-8")
+    other = Pairs(file)
+    assert other.end == pairs.end
+    assert other.end not in other.encode([mark.encode()])[0]
+    file.write_text(content.replace(END, "<|another|>"), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"has none of .*{re.escape(mark)}"):
+        Pairs(file)
 
 
 def test_ids_with_gaps(file: Path, tmp_path: Path):
