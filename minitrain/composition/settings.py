@@ -487,7 +487,12 @@ def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:
     if layout.sequence_parallel and sizes.positions // cp % tp:
         yield f"positions={sizes.positions} do not divide by cp={cp} · tp={tp}, as sequence_parallel needs"
     if sizes.experts:
-        yield f"cp={cp} gives a router a part of each sequence, which changes whom it chooses"
+        # The last two choose for each token by itself.
+        why = {
+            "top_k": "over which it would balance",
+            "bias_balanced": "and experts' gradients are averaged over dp alone",
+        }.get(model.router, "which changes whom it chooses")
+        yield f"cp={cp} gives a router a part of each sequence, {why}"
 
 
 def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:

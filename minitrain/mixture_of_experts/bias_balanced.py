@@ -9,7 +9,8 @@ DeepSeek-AI 2024, "DeepSeek-V3", §2.1.2, equations 13 to 16. Also called loss-f
 `moe_router_enable_expert_bias` in Megatron-LM.
 **Sent.** One all-reduce of 8E bytes per layer and step: the load is that of the tokens of all ranks.
 **Cost.** One product with W_g, [experts, hidden], and E biases, which every rank holds. There is no capacity.
-The bias is also called expert bias.
+The full form, `minitrain.mixture_of_experts.full.bias_balanced`, keeps the bias as a state of the training, adds up the
+load of micro-batches, and sends one message for all layers. The bias is also called expert bias.
 """
 
 from __future__ import annotations

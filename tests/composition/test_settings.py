@@ -38,7 +38,8 @@ REFUSED = [
     (Layout(cp=4, cp_mode="ring"), {}, "positions=6 do not divide by cp=4"),
     (Layout(cp=3, tp=2, cp_mode="ulysses"), {}, "heads=4 do not divide by tp=2 · cp=3, .* zigzag, ring and gather do"),
     (Layout(cp=3, tp=4, cp_mode="ring", sequence_parallel=True), {}, "positions=6 do not divide by cp=3 · tp=4"),
-    (Layout(cp=3, cp_mode="ring"), {"experts": 2}, "cp=3 gives a router a part of each sequence"),
+    (Layout(cp=3, cp_mode="ring"), {"experts": 2}, "cp=3 gives a router a part of each sequence, which changes whom"),
+    (Layout(cp=3, cp_mode="ring"), {"experts": 2, "router": "top_k"}, "sequence, over which it would balance"),
 ]
 
 
