@@ -284,8 +284,8 @@ class Run:
         resume: Continue from the newest complete checkpoint of runs/<name>, in this or any other layout; start from the
             beginning if there is none.
         overwrite: Remove what an earlier run has left in runs/<name>.
-        load: Start with the weights of this safetensors file, which has our names or Hugging Face's for GPT-2; with
-            --resume only if there is no checkpoint yet.
+        load: Start with the weights of this safetensors file, index or folder, with our names or Hugging Face's; with
+            --resume only if there is no checkpoint yet. A folder's config.json is the model, if no preset is given.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
         probes: Ask the model what this TOML file has, at each look at the held-out text: how likely it finds the end of

@@ -223,7 +223,8 @@ def options(file: Path, positions: int | None = None) -> dict[str, Any]:
         raise ValueError(f"{file} {error}") from None
     if strange:
         raise ValueError(f"{file} has {', '.join(strange)} which this model cannot have")
-    return vars(Sizes(**form | found))
+    told = form | found
+    return {name: getattr(Sizes(**told), name) for name in told}
 
 
 def _value(table: Mapping[str, Any], name: str, kind: type, missing: Any = ...) -> Any:
