@@ -491,7 +491,7 @@ def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:
         why = {
             "top_k": "over which it would balance",
             "bias_balanced": "and experts' gradients are averaged over dp alone",
-        }.get(model.router, "which changes whom it chooses")
+        }.get(sizes.router, "which changes whom it chooses")
         yield f"cp={cp} gives a router a part of each sequence, {why}"
 
 
