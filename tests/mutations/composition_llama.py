@@ -29,7 +29,7 @@ MUTATIONS = [
         for where, old, new, test in (
             # Each rank has normed other heads with the same weight.
             ("norm.PartialNorm.mark_parameters", "mark_partial(parameter)", "pass", LAYOUTS),
-            ("attention.ParallelMLP.forward", "[self.gate]", "[]", LAYOUTS),
+            ("attention.ParallelMLP.forward", "together(x, self.gate)", "together(x)", LAYOUTS),
             (
                 "attention.ParallelMLP.__init__",
                 "mlp.gate, comm",

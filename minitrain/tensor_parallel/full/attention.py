@@ -93,5 +93,7 @@ class ParallelMLP(gpt.MLP):
         self.train(mlp.training)
 
     def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch _ hidden"]:
+        if self.gate is None:
+            return super().forward(x)
         # One Function for both products, as above.
-        return self.mix(*self.up.together(x, *([] if self.gate is None else [self.gate])))  # type: ignore
+        return self.mix(*self.up.together(x, self.gate))  # type: ignore
