@@ -56,7 +56,8 @@ def sizes_of(saved: dict[str, Any]) -> dict[str, Any]:
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The differences that make a saved training another one, in words; none if it is the same. Both as `described`."""
     saved = saved | {"model": saved["model"] | sizes_of(saved["model"])}
-    names = [("model", name) for name in (*SIZES, *(["router"] if now["model"]["experts"] else []))]
+    # A router that no token asks makes no difference.
+    names = [("model", name) for name in SIZES if name != "router" or now["model"]["experts"]]
     names += [("steps", name) for name in STEPS]
     pairs = [(name, saved[part].get(name), now[part][name]) for part, name in names]
     # Checkpoints of earlier versions do not have all settings.

@@ -33,7 +33,7 @@ from minitrain.planning.full.time_model import Cluster, fitted
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 # Learning rates of AdamW by number of parameters: Brown et al. 2020, table 2.1.
 RATES = {125e6: 6e-4, 350e6: 3e-4, 760e6: 2.5e-4, 1.3e9: 2e-4, 2.7e9: 1.6e-4, 6.7e9: 1.2e-4, 13e9: 1e-4, 175e9: 6e-5}
-SIZES = ("layers", "hidden", "heads", "positions", "vocabulary")
+SIZES = ("layers", "hidden", "heads", "positions", "vocabulary", "kv_heads", "mlp_hidden")
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
@@ -52,11 +52,13 @@ class Command:
         gpu: a100-40, a100-80, h100, h200 or tpu-v5e; any other name with the five figures below.
         per_node: GPUs in a node.
         preset: The model to begin with.
-        layers: Blocks, if not the preset's; likewise the next four.
+        layers: Blocks, if not the preset's; likewise the next six.
         hidden: Width.
         heads: Attention heads.
         positions: Tokens in a sequence.
         vocabulary: Different tokens.
+        kv_heads: Heads of keys and values.
+        mlp_hidden: Width inside the MLP.
         experts: Experts in place of the MLPs of some blocks.
         dropout: Probability of dropping an element; above 0, attention is written out.
         positions_kind: Learned positions, or rope, which has no table of them.
@@ -89,6 +91,8 @@ class Command:
     heads: int | None = None
     positions: int | None = None
     vocabulary: int | None = None
+    kv_heads: int | None = None
+    mlp_hidden: int | None = None
     experts: int | None = None
     dropout: float = 0.0
     positions_kind: PositionsKind | None = None
