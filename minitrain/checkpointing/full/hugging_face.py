@@ -156,7 +156,7 @@ def family_of(there: Collection[str]) -> Family | None:
 
 
 def located(path: Path) -> Path:
-    """The file of weights, or the index of several, that a path means: itself, or in a folder the one that is there."""
+    """The file of weights, or the index of several, that a path means: itself, or what its folder holds."""
     if not path.is_dir():
         return path
     # As in transformers, one file goes before several.

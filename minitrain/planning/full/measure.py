@@ -155,7 +155,7 @@ def append(path: Path, found: dict[str, Any]) -> None:
     names = columns()
     if number > 1:
         with path.open(encoding="utf-8", newline="") as file:
-            names = next(csv.reader(file))  # in the order of the file that is there
+            names = next(csv.reader(file))  # in the order of the existing file
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         if number == 1:

@@ -169,7 +169,7 @@ def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: flo
     # Recomputation is apart: it takes time and is no work of the model.
     once = replace(layout, recompute="none")
     compute = max(busy(layout, stage_seconds(model, once, steps, cluster)))
-    again, idle = max(work) - compute, span - max(work) if layout.pp > 1 else 0.0
+    again, idle = max(work) - compute, max(0.0, span - max(work)) if layout.pp > 1 else 0.0
     sent = _seconds_sent(model, layout, steps, cluster)
     # Backward does twice what forward does, and what is computed again.
     forward, backward, m = compute / 3, 2 / 3 * compute + again, layout.microbatches
