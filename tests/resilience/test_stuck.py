@@ -65,17 +65,22 @@ def test_no_stack():
         place("")
 
 
-def busy(path, until):
-    while not path.exists() or path.read_text().count("No progress") < until:
-        [str(number) for number in range(1000)]
+def busy(path, dumps):
+    """Computes until the file has so many dumps more; those that it had before."""
+    before = path.read_text().count("No progress")
+    while path.read_text().count("No progress") < before + dumps:
+        " ".join(map(str, range(1000)))  # a comprehension would be a frame of its own
+    return before
 
 
 def test_a_rank_that_computes_is_shown_and_lives(tmp_path):
     # faulthandler's timer, which reads the frames of a thread that runs, crashed such a rank.
     watchdog = Watchdog(tmp_path / "stack0", 0.02)
-    busy(watchdog.path, 20)
+    before = busy(watchdog.path, 20)
     watchdog.close()
-    dumps = watchdog.path.read_text().split("No progress")[2:20]  # not those before and after it is busy
+    # The first that it sees may have been taken before it was busy.
+    dumps = watchdog.path.read_text().split("No progress")[before + 2 : before + 21]
+    assert len(dumps) == 19
     assert all(" in busy at test_stuck.py line " in f" {place(dump)[1]}" for dump in dumps)
 
 
