@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.drawn import drawn
-from tests.mutations import Mutation, all_mutations, changed, find, meant_by
+from tests.mutations import Mutation, all_mutations, changed, find, meant_by, tables
 from tests.mutations.trial import try_it
 
 ALL = all_mutations()
@@ -29,11 +30,18 @@ def test_each_mutation_changes_what_it_names():
         module, function = find(mutation.symbol)
         assert changed(module, function.__code__, mutation) != function.__code__
         if mutation.test:
-            assert mutation.why and not mutation.claim, mutation
+            assert mutation.why, mutation
             file, _, test = mutation.test.partition("::")
             assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text("utf-8") or not test, mutation
         else:
-            assert mutation.demo and all(mutation.names), mutation
+            assert all(mutation.claims), mutation
+
+
+def test_no_table_has_a_key_twice():
+    for path in tables():
+        table = next(node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Dict))
+        keys = [ast.unparse(key) for key in table.keys if key]
+        assert len(keys) == len(set(keys)), f"{path.name}: Python would keep the last one only"
 
 
 def test_each_claim_is_named_by_a_mutation():
@@ -42,10 +50,7 @@ def test_each_claim_is_named_by_a_mutation():
     for claim in ON_THE_PAGE:
         claims.setdefault(claim["module"], []).append(claim["what"])
     meant = [
-        (mutation.demo, meant_by(name, claims.get(mutation.demo, [])))
-        for mutation in ALL
-        if not mutation.test
-        for name in mutation.names
+        (mutation.demo, meant_by(name, claims.get(mutation.demo, []))) for mutation in ALL for name in mutation.claims
     ]
     named = {(demo, found[0]) for demo, found in meant if len(found) == 1}
     every = [(claim["module"], claim["what"]) for claim in ON_THE_PAGE]

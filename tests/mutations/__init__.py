@@ -13,7 +13,7 @@ import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -39,7 +39,7 @@ class Mutation:
         old: Text that occurs in it exactly once.
         new: What replaces it.
         demo: The technique whose demo is run: "minitrain.collectives.ring".
-        claim: How the claim that turns false begins, or each of several; "" if a test finds the mistake instead.
+        claims: How each claim that must turn false begins; none if a test finds the mistake instead.
         test: The test that fails, where no claim does: "tests/collectives/test_ring.py::test_…".
         why: Why no claim can tell, where a test must.
     """
@@ -48,22 +48,34 @@ class Mutation:
     old: str
     new: str
     demo: str = ""
-    claim: str | tuple[str, ...] = ""
+    claims: tuple[str, ...] = ()
     test: str = ""
     why: str = ""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The beginnings of all claims that must turn false."""
-        return self.claim if isinstance(self.claim, tuple) else (self.claim,)
+
+def tables() -> list[Path]:
+    """The files of all chapters, and of what all chapters use: each has a table FOUND_BY.
+
+    Its keys are what must find the mistakes in a list: `(demo, claim, …)`, or `(test, why no claim can tell)`. A
+    mistake is `(symbol, old, new)`. "minitrain." is left out of names.
+    """
+    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
+    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
+    return [path for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
 
 
 def all_mutations() -> list[Mutation]:
-    """Those of all chapters, and those of what all chapters use."""
-    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
-    files = [path.stem for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
-    return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
+    """The mistakes of all tables."""
+    mutations = []
+    for path in tables():
+        for (where, *what), mistakes in import_module(f"tests.mutations.{path.stem}").FOUND_BY.items():
+            for symbol, old, new in mistakes:
+                mistake = Mutation(f"minitrain.{symbol}", old, new)
+                if where.startswith("tests/"):
+                    mutations.append(replace(mistake, test=where, why=what[0]))
+                else:
+                    mutations.append(replace(mistake, demo=f"minitrain.{where}", claims=tuple(what)))
+    return mutations
 
 
 def meant_by(name: str, claims: Sequence[str]) -> list[str]:

@@ -1,35 +1,28 @@
 """Mistakes by which key claims of the chapter composition turn false that no other mutation names."""
 
-from tests.mutations import Mutation
-
-HOME = "minitrain.composition"
-AXES = f"{HOME}.three_axes"
-
-MUTATIONS = [
-    # Each rank keeps its own gradient.
-    Mutation(
-        f"{HOME}.gradients.Replicated._average",
-        "return self.sharers.all_reduce(flat)",
-        "return Handle((), flat)",
-        f"{HOME}.step",
-        "weights after 2",
-    ),
-    # Every replica takes the first one's samples.
-    Mutation(f"{AXES}.Training.step", "[replica].chunk", "[0].chunk", AXES, "weights after 2"),
-    # The norm of this stage alone.
-    Mutation(f"{AXES}.Training.step", "all_reduce(square, self.pp).wait()", "pass", AXES, "weights after 2"),
-    # Each rank averages over the wrong axis.
-    Mutation(f"{AXES}.Training.step", "all_reduce(p.grad, self.dp)", "all_reduce(p.grad, self.tp)", AXES, "dp: bytes"),
-    # The whole model stays on every rank.
-    Mutation(f"{AXES}.Training.__init__", "parallelize(gpt, self.tp)", "pass", AXES, "bytes of weights"),
-    # An MLP that is not wide.
-    Mutation(
-        "minitrain.costs.tensor_parallel.layer_parameters",
-        "row_parameters(4 * hidden",
-        "row_parameters(hidden",
-        AXES,
-        "bytes of weights",
-    ),
-    # Every replica takes the whole batch.
-    Mutation(f"{AXES}.Training.step", "each.chunk(replicas)[replica]", "each", AXES, "pp: bytes"),
-]
+FOUND_BY = {
+    ("composition.step", "weights after 2"): [
+        # Each rank keeps its own gradient.
+        ("composition.gradients.Replicated._average", "return self.sharers.all_reduce(flat", "return Handle((), flat"),
+    ],
+    ("composition.three_axes", "weights after 2"): [
+        # Every replica takes the first one's samples.
+        ("composition.three_axes.Training.step", "[replica].chunk", "[0].chunk"),
+        # The norm of this stage alone.
+        ("composition.three_axes.Training.step", "all_reduce(square, self.pp).wait()", "pass"),
+    ],
+    ("composition.three_axes", "dp: bytes"): [
+        # Each rank averages over the wrong axis.
+        ("composition.three_axes.Training.step", "all_reduce(p.grad, self.dp)", "all_reduce(p.grad, self.tp)"),
+    ],
+    ("composition.three_axes", "bytes of weights"): [
+        # The whole model stays on every rank.
+        ("composition.three_axes.Training.__init__", "parallelize(gpt, self.tp)", "pass"),
+        # An MLP that is not wide.
+        ("costs.tensor_parallel.layer_parameters", "row_parameters(4 * hidden", "row_parameters(hidden"),
+    ],
+    ("composition.three_axes", "pp: bytes"): [
+        # Every replica takes the whole batch.
+        ("composition.three_axes.Training.step", "each.chunk(replicas)[replica]", "each"),
+    ],
+}

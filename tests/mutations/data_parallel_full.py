@@ -1,27 +1,13 @@
 """Mistakes in data parallelism that overlaps, and in what the demos of its rungs share."""
 
-from tests.mutations import Mutation
-
-MUTATIONS = [
-    Mutation(
-        "minitrain.data_parallel.overlapped.DataParallel.arrive",
-        "and not self.missing[len(self.started)]",
-        "and False",
-        "minitrain.data_parallel.overlapped",
-        "small form: all-reduces that have started",
-    ),
-    Mutation(
-        "minitrain.data_parallel.full.overlapped.DataParallel._arrive",
-        "and not self._missing[turn]",
-        "and False",
-        "minitrain.data_parallel.overlapped",
-        "full form: time of a step that sends during",
-    ),
-    Mutation(
-        "minitrain.data_parallel.naive.NaiveDataParallel.synchronize",
-        "/ rank_and_size(self.group)[1]",
-        "/ 1",
-        "minitrain.data_parallel.naive",
-        "weights that differ after 5 steps",
-    ),
-]
+FOUND_BY = {
+    ("data_parallel.overlapped", "small form: all-reduces that have started"): [
+        ("data_parallel.overlapped.DataParallel.arrive", "and not self.missing[len(self.started)]", "and False"),
+    ],
+    ("data_parallel.overlapped", "full form: time of a step that sends during"): [
+        ("data_parallel.full.overlapped.DataParallel._arrive", "and not self._missing[turn]", "and False"),
+    ],
+    ("data_parallel.naive", "weights that differ after 5 steps"): [
+        ("data_parallel.naive.NaiveDataParallel.synchronize", "/ rank_and_size(self.group)[1]", "/ 1"),
+    ],
+}

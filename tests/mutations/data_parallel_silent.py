@@ -1,13 +1,10 @@
 """Mistakes in data parallelism that show only in the step after."""
 
-from tests.mutations import Mutation
-
-MUTATIONS = [
-    Mutation(
-        "minitrain.data_parallel.full.bucketed.Bucket.hand_back",
-        "self._absent.clear()",
-        "pass",
-        test="tests/data_parallel/test_replica.py::test_unused_parameters",
-        why="in the demos the same parameter is unused in every step, so that old flags are right ones",
-    ),
-]
+FOUND_BY = {
+    (
+        "tests/data_parallel/test_replica.py::test_unused_parameters",
+        "in the demos the same parameter is unused in every step, so that old flags are right ones",
+    ): [
+        ("data_parallel.full.bucketed.Bucket.hand_back", "self._absent.clear()", "pass"),
+    ],
+}

@@ -1,20 +1,10 @@
 """Mistakes in full forms of recomputation."""
 
-from tests.mutations import Mutation
-
-MUTATIONS = [
-    Mutation(
-        "minitrain.recomputation.full.selective.recompute",
-        "full.recompute(cores, checkpoint)",
-        "full.recompute(cores[:1], checkpoint)",
-        "minitrain.recomputation.selective",
-        "small form and full form: bytes kept after forward, cores recomputed",
-    ),
-    Mutation(
-        "minitrain.recomputation.full.every_block.every_block_early",
-        "early_stop.checkpoint",
-        "checkpoint",
-        "minitrain.recomputation.checkpoint",
-        "small form, full form, stopping early: bytes",
-    ),
-]
+FOUND_BY = {
+    ("recomputation.selective", "small form and full form: bytes kept after forward, cores recomputed"): [
+        ("recomputation.full.selective.recompute", "recompute(cores, checkpoint)", "recompute(cores[:1], checkpoint)"),
+    ],
+    ("recomputation.checkpoint", "small form, full form, stopping early: bytes"): [
+        ("recomputation.full.every_block.every_block_early", "early_stop.checkpoint", "checkpoint"),
+    ],
+}

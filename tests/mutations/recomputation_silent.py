@@ -1,13 +1,10 @@
 """A mistake in recomputation that a bound allows."""
 
-from tests.mutations import Mutation
-
-MUTATIONS = [
-    Mutation(
-        "minitrain.recomputation.delayed_precision.to_bits",
-        "0x3FFFF + (word >> 19 & 1)",
-        "0x3FFFF",
-        test="tests/recomputation/test_encodings.py::test_10_bits_take_the_even_one_of_two_that_are_as_near",
-        why="the claim is a bound, within which a tie may go either way",
-    ),
-]
+FOUND_BY = {
+    (
+        "tests/recomputation/test_encodings.py::test_10_bits_take_the_even_one_of_two_that_are_as_near",
+        "the claim is a bound, within which a tie may go either way",
+    ): [
+        ("recomputation.delayed_precision.to_bits", "0x3FFFF + (word >> 19 & 1)", "0x3FFFF"),
+    ],
+}

@@ -1,146 +1,92 @@
 """Mistakes by which key claims of the chapter tensor parallel turn false that no other mutation names."""
 
-from tests.mutations import Mutation
-
-HOME = "minitrain.tensor_parallel"
-FULL = "minitrain.tensor_parallel.full"
-THEORY = "minitrain.costs"
-LESSONS = "minitrain.lessons.tensor_parallel"
-
-MUTATIONS = [
-    # Gradients are added up in float64.
-    Mutation(
-        f"{FULL}.mappings._reduce",
-        "x.clone(",
-        "x.double().clone(",
-        f"{HOME}.mappings",
-        "bytes sent by this rank, f",
-    ),
-    # Gradients are gathered in float64.
-    Mutation(
-        f"{FULL}.mappings._gather",
-        "x.new_empty(comm.ranks, *x.shape)",
-        "x.new_empty(comm.ranks, *x.shape, dtype=torch.float64)",
-        f"{HOME}.mappings",
-        "bytes sent by this rank, split",
-    ),
-    # f is left out: a rank's part of the gradient for the sum.
-    Mutation(
-        f"{HOME}.linear.ColumnParallelLinear.forward",
-        "copy_to_parallel(x, self.group)",
-        "x",
-        f"{HOME}.linear",
-        "column-parallel, small and full",
-    ),
-    # Once around the ring only.
-    Mutation(
-        f"{THEORY}.communication.ring_all_reduce",
-        "return reduce_scatter + ring_all_gather(elements, item_size, ranks, rank)",
-        "return reduce_scatter",
-        f"{HOME}.mappings",
-        "bytes sent by this rank, f backward",
-    ),
-    # g is left out: a rank's partial sum for the sum.
-    Mutation(
-        f"{HOME}.linear.RowParallelLinear.forward",
-        "reduce_from_parallel(y, self.group)",
-        "y",
-        f"{HOME}.linear",
-        "row-parallel, small and full",
-    ),
-    # f is left out.
-    Mutation(
-        f"{HOME}.vocab_parallel.VocabParallelHead.forward",
-        "copy_to_parallel(x, self.group)",
-        "x",
-        f"{HOME}.vocab_parallel",
-        "small form, embedding",
-    ),
-    # Padding has logits of 0.
-    Mutation(
-        f"{HOME}.vocab_parallel.VocabParallelHead.forward",
-        "return logits.masked_fill(token >= self.vocabulary, -torch.inf)",
-        "return logits",
-        f"{HOME}.vocab_parallel",
-        "padding: elements of its gradient",
-    ),
-    # Backward asks once more for sums that forward has merged already.
-    Mutation(
-        f"{HOME}.cross_entropy.CrossEntropy.backward",
-        "div_(s.unsqueeze(-1))",
-        "div_(all_gather(s).wait()[: len(s)].unsqueeze(-1))",
-        f"{HOME}.cross_entropy",
-        "communications, loss backward",
-    ),
-    # The MLPs are forgotten.
-    Mutation(
-        f"{HOME}.full.parallelize.plan",
-        "made[name] = ParallelMLP(part, comm)",
-        "pass",
-        f"{HOME}.gpt",
-        ("bytes sent by this rank, forward", "bytes sent by this rank, backward", "bytes of parameters"),
-    ),
-    # torch's dropout, which depends on what a rank has drawn before.
-    Mutation(
-        f"{HOME}.dropout_rng.ResidualDropout.forward",
-        "drop(x, self.p, self.site, first + positions.view(-1, 1), torch.arange(hidden, device=x.device))",
-        "nn.functional.dropout(x, self.p)",
-        f"{HOME}.dropout_rng",
-        "residual stream: elements",
-    ),
-    # Another seed on each rank, where one for all is to be shown.
-    Mutation(
-        f"{LESSONS}.dropout_rng.demo",
-        "torch.manual_seed(0)",
-        "torch.manual_seed(rank)",
-        f"{HOME}.dropout_rng",
-        "one seed for all",
-    ),
-    # One seed for all, where another on each rank is to be shown.
-    Mutation(
-        f"{LESSONS}.dropout_rng.demo",
-        "torch.manual_seed(rank)",
-        "torch.manual_seed(0)",
-        f"{HOME}.dropout_rng",
-        "a seed for each rank",
-    ),
-    # Squares are added up in float32.
-    Mutation(
-        f"{HOME}.clip_grad_norm.gradient_norm",
-        "torch.zeros((), dtype=torch.float64",
-        "torch.zeros((), dtype=torch.float32",
-        f"{HOME}.clip_grad_norm",
-        "payload of all-reduces",
-    ),
-    # All n copies on top of the one that counts.
-    Mutation(
-        f"{LESSONS}.clip_grad_norm.demo",
-        "(world.size - 1) * whole",
-        "world.size * whole",
-        f"{HOME}.clip_grad_norm",
-        "norm, if every rank",
-    ),
-    # Every block gets the last block's MLP, or its attention.
-    Mutation(
-        f"{HOME}.gpt.parallelize",
-        "make(part, group)",
-        "make(gpt.blocks[-1].mlp if name.endswith('.mlp') else part, group)",
-        f"{HOME}.gpt",
-        "small form: distance of loss",
-    ),
-    Mutation(
-        f"{HOME}.gpt.parallelize",
-        "make(part, group)",
-        "make(gpt.blocks[-1].attention if name.endswith('.attention') else part, group)",
-        f"{HOME}.gpt",
-        "small form: distance of loss",
-    ),
-    # The ends share a table whose rows have moved by one.
-    Mutation(
-        f"{HOME}.gpt.parallelize",
-        "gpt.head.weight = gpt.embedding.tokens.weight",
-        "gpt.head.weight = gpt.embedding.tokens.weight; gpt.head.weight.data = gpt.head.weight.data.roll(1, 0)",
-        f"{HOME}.gpt",
-        "small form: distance of loss",
-    ),
-]
+FOUND_BY = {
+    ("tensor_parallel.mappings", "bytes sent by this rank, f"): [
+        # Gradients are added up in float64.
+        ("tensor_parallel.full.mappings._reduce", "x.clone(", "x.double().clone("),
+    ],
+    ("tensor_parallel.mappings", "bytes sent by this rank, split"): [
+        # Gradients are gathered in float64.
+        ("tensor_parallel.full.mappings._gather", "comm.ranks, *x.shape", "comm.ranks, *x.shape, dtype=torch.float64"),
+    ],
+    ("tensor_parallel.linear", "column-parallel, small and full"): [
+        # f is left out: a rank's part of the gradient for the sum.
+        ("tensor_parallel.linear.ColumnParallelLinear.forward", "copy_to_parallel(x, self.group)", "x"),
+    ],
+    ("tensor_parallel.mappings", "bytes sent by this rank, f backward"): [
+        # Once around the ring only.
+        (
+            "costs.communication.ring_all_reduce",
+            "return reduce_scatter + ring_all_gather(elements, item_size, ranks, rank)",
+            "return reduce_scatter",
+        ),
+    ],
+    ("tensor_parallel.linear", "row-parallel, small and full"): [
+        # g is left out: a rank's partial sum for the sum.
+        ("tensor_parallel.linear.RowParallelLinear.forward", "reduce_from_parallel(y, self.group)", "y"),
+    ],
+    ("tensor_parallel.vocab_parallel", "small form, embedding"): [
+        # f is left out.
+        ("tensor_parallel.vocab_parallel.VocabParallelHead.forward", "copy_to_parallel(x, self.group)", "x"),
+    ],
+    ("tensor_parallel.vocab_parallel", "padding: elements of its gradient"): [
+        # Padding has logits of 0.
+        (
+            "tensor_parallel.vocab_parallel.VocabParallelHead.forward",
+            "return logits.masked_fill(token >= self.vocabulary, -torch.inf)",
+            "return logits",
+        ),
+    ],
+    ("tensor_parallel.cross_entropy", "communications, loss backward"): [
+        # Backward asks once more for sums that forward has merged already.
+        ("tensor_parallel.cross_entropy.CrossEntropy.backward", "div_(s.", "div_(all_gather(s).wait()[: len(s)]."),
+    ],
+    (
+        "tensor_parallel.gpt",
+        "bytes sent by this rank, forward",
+        "bytes sent by this rank, backward",
+        "bytes of parameters",
+    ): [
+        # The MLPs are forgotten.
+        ("tensor_parallel.full.parallelize.plan", "made[name] = ParallelMLP(part, comm)", "pass"),
+    ],
+    ("tensor_parallel.dropout_rng", "residual stream: elements"): [
+        # torch's dropout, which depends on what a rank has drawn before.
+        (
+            "tensor_parallel.dropout_rng.ResidualDropout.forward",
+            "drop(x, self.p, self.site, first + positions.view(-1, 1), torch.arange(hidden, device=x.device))",
+            "nn.functional.dropout(x, self.p)",
+        ),
+    ],
+    ("tensor_parallel.dropout_rng", "one seed for all"): [
+        # Another seed on each rank, where one for all is to be shown.
+        ("lessons.tensor_parallel.dropout_rng.demo", "torch.manual_seed(0)", "torch.manual_seed(rank)"),
+    ],
+    ("tensor_parallel.dropout_rng", "a seed for each rank"): [
+        # One seed for all, where another on each rank is to be shown.
+        ("lessons.tensor_parallel.dropout_rng.demo", "torch.manual_seed(rank)", "torch.manual_seed(0)"),
+    ],
+    ("tensor_parallel.clip_grad_norm", "payload of all-reduces"): [
+        # Squares are added up in float32.
+        ("tensor_parallel.clip_grad_norm.gradient_norm", "((), dtype=torch.float64", "((), dtype=torch.float32"),
+    ],
+    ("tensor_parallel.clip_grad_norm", "norm, if every rank"): [
+        # All n copies on top of the one that counts.
+        ("lessons.tensor_parallel.clip_grad_norm.demo", "(world.size - 1) * whole", "world.size * whole"),
+    ],
+    ("tensor_parallel.gpt", "small form: distance of loss"): [
+        # Every block gets the last block's MLP, or its attention.
+        ("tensor_parallel.gpt.parallelize", "make(part", "make(gpt.blocks[-1].mlp if name.endswith('.mlp') else part"),
+        (
+            "tensor_parallel.gpt.parallelize",
+            "make(part, group)",
+            "make(gpt.blocks[-1].attention if name.endswith('.attention') else part, group)",
+        ),
+        # The ends share a table whose rows have moved by one.
+        (
+            "tensor_parallel.gpt.parallelize",
+            "gpt.head.weight = gpt.embedding.tokens.weight",
+            "gpt.head.weight = gpt.embedding.tokens.weight; gpt.head.weight.data = gpt.head.weight.data.roll(1, 0)",
+        ),
+    ],
+}

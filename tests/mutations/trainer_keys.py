@@ -1,19 +1,16 @@
 """Mistakes by which key claims of the trainer turn false that no other mutation names."""
 
-from tests.mutations import Mutation
-
-HOME = "minitrain.trainer"
-
-MUTATIONS = [
-    # All ranks' shards begin where the first one does.
-    Mutation(
-        "minitrain.checkpointing.full.state._add",
-        'gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]',
-        "0",
-        f"{HOME}.trainer",
+FOUND_BY = {
+    (
+        "trainer.trainer",
+        "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: elements",
+        "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: distance",
+    ): [
+        # All ranks' shards begin where the first one does.
         (
-            "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: elements",
-            "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: distance",
+            "checkpointing.full.state._add",
+            'gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]',
+            "0",
         ),
-    ),
-]
+    ],
+}

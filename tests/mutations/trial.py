@@ -40,12 +40,12 @@ def try_it(ranks: Ranks, mutation: Mutation) -> Trial:
         return Trial(mutation, False, f"no claim: an error, {str(error).splitlines()[-1]}")
     broken = [row.claim.what for row in rows if row.holds is False]
     claims = [row.claim.what for row in rows]
-    named = [[what for what in meant_by(name, claims) if what in broken] for name in mutation.names]
+    named = [[what for what in meant_by(name, claims) if what in broken] for name in mutation.claims]
     if all(named):
         told = " and ".join(f"the claim “{found[0]}”" for found in named)
         more = f", and {len(broken) - len(named)} more" if len(broken) > len(named) else ""
         return Trial(mutation, True, told + more)
-    missed = [name for name, found in zip(mutation.names, named, strict=True) if not found]
+    missed = [name for name, found in zip(mutation.claims, named, strict=True) if not found]
     return Trial(mutation, False, f"no claim {missed}; false are {broken or 'none'}")
 
 
