@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.drawn import drawn
-from tests.mutations import Mutation, all_mutations, changed, find, meant_by, tables
+from tests.mutations import Mutation, all_mutations, changed, find, meant_by
 from tests.mutations.trial import try_it
 
 ALL = all_mutations()
@@ -35,13 +34,6 @@ def test_each_mutation_changes_what_it_names():
             assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text("utf-8") or not test, mutation
         else:
             assert all(mutation.claims), mutation
-
-
-def test_no_table_has_a_key_twice():
-    for path in tables():
-        table = next(node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Dict))
-        keys = [ast.unparse(key) for key in table.keys if key]
-        assert len(keys) == len(set(keys)), f"{path.name}: Python would keep the last one only"
 
 
 def test_each_claim_is_named_by_a_mutation():

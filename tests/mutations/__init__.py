@@ -13,7 +13,7 @@ import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -53,29 +53,35 @@ class Mutation:
     why: str = ""
 
 
-def tables() -> list[Path]:
-    """The files of all chapters, and of what all chapters use: each has a table FOUND_BY.
+def by_claim(demo: str, *claims: str) -> dict[str, Any]:
+    """The heading of mistakes that these claims of a demo find."""
+    return {"demo": f"minitrain.{demo}", "claims": claims}
 
-    Its keys are what must find the mistakes in a list: `(demo, claim, …)`, or `(test, why no claim can tell)`. A
-    mistake is `(symbol, old, new)`. "minitrain." is left out of names.
-    """
-    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
-    return [path for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
+
+def by_test(test: str, why: str) -> dict[str, Any]:
+    """The heading of mistakes that a test finds, and why no claim can tell."""
+    return {"test": test, "why": why}
+
+
+def table(*lines: dict[str, Any] | tuple[str, str, str]) -> list[Mutation]:
+    """The mistakes `(symbol without "minitrain.", old, new)`, below the heading that says what finds them."""
+    mutations: list[Mutation] = []
+    heading: dict[str, Any] = {}
+    for line in lines:
+        if isinstance(line, dict):
+            heading = line
+        else:
+            symbol, old, new = line
+            mutations.append(Mutation(f"minitrain.{symbol}", old, new, **heading))
+    return mutations
 
 
 def all_mutations() -> list[Mutation]:
-    """The mistakes of all tables."""
-    mutations = []
-    for path in tables():
-        for (where, *what), mistakes in import_module(f"tests.mutations.{path.stem}").FOUND_BY.items():
-            for symbol, old, new in mistakes:
-                mistake = Mutation(f"minitrain.{symbol}", old, new)
-                if where.startswith("tests/"):
-                    mutations.append(replace(mistake, test=where, why=what[0]))
-                else:
-                    mutations.append(replace(mistake, demo=f"minitrain.{where}", claims=tuple(what)))
-    return mutations
+    """Those of all chapters, and those of what all chapters use."""
+    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
+    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
+    files = [path.stem for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
+    return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
 
 
 def meant_by(name: str, claims: Sequence[str]) -> list[str]:

@@ -1,24 +1,22 @@
 """Mistakes by which key claims of the chapter recommender turn false that no other mutation names."""
 
-FOUND_BY = {
-    ("recommender.embedding", "elements that differ from a dense"): [
-        # Ids share rows, as with the hashing trick.
-        ("recommender.tables.by_owner", "distinct(ids)", "distinct(ids % 100)"),
-    ],
-    ("recommender.hybrid", "bytes to and from the busiest rank for tables, 4 steps, hybrid"): [
-        # An all-to-all for each table.
-        (
-            "recommender.hybrid.HybridTables.push",
-            "came = self._exchange(gradients, pending.wishes, self._dimensions, forth=True)",
-            "came = [self._exchange(gradients, pending.wishes, self._dimensions, forth=True) for _ in gradients][0]",
-        ),
-    ],
-    ("recommender.hybrid", "bytes to and from the busiest rank for tables, 4 steps, servers"): [
-        # Ids of 4 bytes.
-        ("costs.embedding.step", "sum(partner) * ID", "sum(partner) * 4"),
-    ],
-    ("recommender.hybrid", "AUC reached in 64 steps, expected over labels, beside the best without"): [
-        # Uphill.
-        ("recommender.hybrid.HybridTables.push", "total / self.ranks)", "-total / self.ranks)"),
-    ],
-}
+from tests.mutations import by_claim, table
+
+MUTATIONS = table(
+    by_claim("recommender.embedding", "elements that differ from a dense"),
+    # Ids share rows, as with the hashing trick.
+    ("recommender.tables.by_owner", "distinct(ids)", "distinct(ids % 100)"),
+    by_claim("recommender.hybrid", "bytes to and from the busiest rank for tables, 4 steps, hybrid"),
+    # An all-to-all for each table.
+    (
+        "recommender.hybrid.HybridTables.push",
+        "came = self._exchange(gradients, pending.wishes, self._dimensions, forth=True)",
+        "came = [self._exchange(gradients, pending.wishes, self._dimensions, forth=True) for _ in gradients][0]",
+    ),
+    by_claim("recommender.hybrid", "bytes to and from the busiest rank for tables, 4 steps, servers"),
+    # Ids of 4 bytes.
+    ("costs.embedding.step", "sum(partner) * ID", "sum(partner) * 4"),
+    by_claim("recommender.hybrid", "AUC reached in 64 steps, expected over labels, beside the best without"),
+    # Uphill.
+    ("recommender.hybrid.HybridTables.push", "total / self.ranks)", "-total / self.ranks)"),
+)

@@ -1,12 +1,12 @@
 """Mistakes by which what the tour claims besides the demos turns false."""
 
-FOUND_BY = {
-    ("tour", "weights differ between ranks", "losses of 20 steps in each layout"): [
-        # Each rank keeps its own gradient.
-        ("composition.gradients.Replicated._average", "return self.sharers.all_reduce(flat", "return Handle((), flat"),
-    ],
-    ("tour", "steps until a GPT predicts"): [
-        # The rate falls to 0 while it should rise.
-        ("composition.optimizer.learning_rate", "(number, steps.warmup, steps.steps)", "(number, 0, steps.warmup)"),
-    ],
-}
+from tests.mutations import by_claim, table
+
+MUTATIONS = table(
+    by_claim("tour", "weights differ between ranks", "losses of 20 steps in each layout"),
+    # Each rank keeps its own gradient.
+    ("composition.gradients.Replicated._average", "return self.sharers.all_reduce(flat)", "return Handle((), flat)"),
+    by_claim("tour", "steps until a GPT predicts"),
+    # The rate falls to 0 while it should rise.
+    ("composition.optimizer.learning_rate", "done(number, steps.warmup, steps.steps)", "done(number, 0, steps.warmup)"),
+)

@@ -1,25 +1,21 @@
 """Mistakes in the trainer's instruments."""
 
+from tests.mutations import by_test, table
+
 NO_DEMO = "a part of train.py, which has no demo"
 
-FOUND_BY = {
-    ("tests/trainer/test_trainer.py::test_another_training_is_refused", NO_DEMO): [
-        ("trainer.identity.different", "for name in STEPS]", "for name in ()]"),
-    ],
-    ("tests/trainer/test_trainer.py::test_what_a_resume_may_change", NO_DEMO): [
-        ("trainer.identity.described", "asdict(settings.model.sizes)", "{}"),
-    ],
-    ("tests/trainer/test_craft.py::test_loss_by_source", NO_DEMO): [
-        ("trainer.token_losses.TokenLosses.begin", ".module.kept = []", ".module.kept = self.module.kept or []"),
-    ],
-    ("tests/trainer/test_spikes.py::test_it_is_the_same_in_every_layout", NO_DEMO): [
-        ("trainer.spikes.SpikeWatch._by_layer", "if gradients.spread[name].first:", "if True:"),
-        ("trainer.spikes.SpikeWatch.about", "self.training.share(position).start - position", "0"),
-    ],
-    ("tests/trainer/test_spikes.py::test_norms_are_of_gradients_without_the_loss_scale", NO_DEMO): [
-        ("trainer.spikes.SpikeWatch._by_layer", "math.sqrt(square) / scale", "math.sqrt(square)"),
-    ],
-    ("tests/trainer/test_craft.py::test_probes_of_a_run", NO_DEMO): [
-        ("trainer.probes.Probe.ask", "first - other[0]", "other[0] - first"),
-    ],
-}
+MUTATIONS = table(
+    by_test("tests/trainer/test_trainer.py::test_another_training_is_refused", NO_DEMO),
+    ("trainer.identity.different", "for name in STEPS]", "for name in ()]"),
+    by_test("tests/trainer/test_trainer.py::test_what_a_resume_may_change", NO_DEMO),
+    ("trainer.identity.described", "asdict(settings.model.sizes)", "{}"),
+    by_test("tests/trainer/test_craft.py::test_loss_by_source", NO_DEMO),
+    ("trainer.token_losses.TokenLosses.begin", "self.module.kept = []", "self.module.kept = self.module.kept or []"),
+    by_test("tests/trainer/test_spikes.py::test_it_is_the_same_in_every_layout", NO_DEMO),
+    ("trainer.spikes.SpikeWatch._by_layer", "if gradients.spread[name].first:", "if True:"),
+    ("trainer.spikes.SpikeWatch.about", "self.training.share(position).start - position", "0"),
+    by_test("tests/trainer/test_spikes.py::test_norms_are_of_gradients_without_the_loss_scale", NO_DEMO),
+    ("trainer.spikes.SpikeWatch._by_layer", "math.sqrt(square) / scale", "math.sqrt(square)"),
+    by_test("tests/trainer/test_craft.py::test_probes_of_a_run", NO_DEMO),
+    ("trainer.probes.Probe.ask", "first - other[0]", "other[0] - first"),
+)

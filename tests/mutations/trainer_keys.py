@@ -1,16 +1,17 @@
 """Mistakes by which key claims of the trainer turn false that no other mutation names."""
 
-FOUND_BY = {
-    (
+from tests.mutations import by_claim, table
+
+MUTATIONS = table(
+    by_claim(
         "trainer.trainer",
         "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: elements",
         "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: distance",
-    ): [
-        # All ranks' shards begin where the first one does.
-        (
-            "checkpointing.full.state._add",
-            'gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]',
-            "0",
-        ),
-    ],
-}
+    ),
+    # All ranks' shards begin where the first one does.
+    (
+        "checkpointing.full.state._add",
+        'gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]',
+        "0",
+    ),
+)
