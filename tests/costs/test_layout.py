@@ -7,7 +7,7 @@ import random
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps, check
-from minitrain.costs import layout, layout_search
+from minitrain.costs import composition, layout, layout_search
 from minitrain.costs.roofline import MACHINES
 from minitrain.planning import plan
 from minitrain.planning.full import time_model
@@ -53,27 +53,17 @@ def ours(cut, steps, sequences):
     return layout.Cut(*axes, *rest), layout.Sizes(item, item, 12 if item == 2 else 8)
 
 
-def test_a_rank_holds_what_the_dry_run_says():
-    """To the byte for activations; states but for padding and step counters, which are far below a millionth."""
-    for model, cut, steps, sequences in cases(60, 0):
+# States but for padding and step counters, which are far below a millionth; activations to the byte, but with experts
+# without the rows of those that have room for more than they get.
+@pytest.mark.parametrize(("number", "experts", "states", "activations"), [(60, 0, 1e-4, 0), (30, 8, 1e-3, 0.25)])
+def test_a_rank_holds_what_the_dry_run_says(number, experts, states, activations):
+    for model, cut, steps, sequences in cases(number, experts):
         mine, sizes = ours(cut, steps, sequences)
         for stage in range(cut.pp):
             found = layout.held(shape_of(model), mine, stage, sizes)
             exact = plan.held(model, cut, steps, Coordinate(stage))
-            assert found.keys() == exact.keys() and found["activations"] == exact["activations"]
-            assert found == pytest.approx(exact, rel=1e-4), (cut, stage)
-
-
-def test_a_rank_with_experts_holds_nearly_that():
-    """Rows of experts that have room for more than they get are left out."""
-    for model, cut, steps, sequences in cases(30, 8):
-        mine, sizes = ours(cut, steps, sequences)
-        for stage in range(cut.pp):
-            found = layout.held(shape_of(model), mine, stage, sizes)
-            exact = plan.held(model, cut, steps, Coordinate(stage))
-            states = [name for name in exact if name != "activations"]
-            assert [found[name] for name in states] == pytest.approx([exact[name] for name in states], rel=1e-3), cut
-            assert found["activations"] == pytest.approx(exact["activations"], rel=0.25), cut
+            assert found.pop("activations") == pytest.approx(exact.pop("activations"), rel=activations, abs=0), cut
+            assert found == pytest.approx(exact, rel=states), (cut, stage)
 
 
 @pytest.mark.parametrize("cluster", [time_model.Cluster(MACHINES["H100"]), time_model.fitted(MACHINES["H100"])])
@@ -92,19 +82,11 @@ def test_a_step_takes_nearly_what_the_dry_run_says(cluster):
         assert least * exact.step <= found.step <= 1.05 * exact.step, (model.preset, cut)
 
 
-@pytest.mark.parametrize(
-    ("preset", "published"),
-    [
-        ("8b", 8_030_261_248),
-        ("70b", 70_553_706_496),
-        ("405b", 405_853_388_800),
-        ("mixtral", 46_702_792_704),
-        # Without the module that predicts a second token, and with the 58 · 256 numbers that balance the load.
-        ("deepseek-v3", 671_026_419_200),
-    ],
-)
-def test_published_numbers_of_parameters(preset, published):
+@pytest.mark.parametrize("preset", ["8b", "70b", "405b", "mixtral", "deepseek-v3"])
+def test_published_numbers_of_parameters(preset):
+    """Which `composition.model_parameters` gives, by tests/costs/test_composition.py."""
     shape = shape_of(Model(preset))
+    published = composition.model_parameters(shape)
     assert sum(layout.parameters(shape, layout.Cut(), 0)) == published
     stages = [layout.parameters(shape, layout.Cut(dp=8, pp=4, ep=8), stage) for stage in range(4)]
     assert sum(shared + 8 * own for shared, own in stages) == published

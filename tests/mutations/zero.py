@@ -45,7 +45,7 @@ MUTATIONS = table(
         "the lesson's model has no unused parameters, which small forms refuse",
     ),
     ("zero.full.stage2.Collector.take", "self._views[name].zero_()", "pass"),
-    by_test("tests/costs/test_zero.py::test_the_papers_figure_1", "demos count the bytes of whole buffers, by `held`"),
+    by_test("tests/costs/test_memory.py::test_table_1_of_zero", "demos count the bytes of whole buffers, by `held`"),
     ("costs.zero.state_bytes", "stage >= first", "stage > first"),
     by_claim("zero.stage2", "small form: bytes of reduce-scatters"),
     ("costs.zero.volume", "micro_batches + 1", "micro_batches"),

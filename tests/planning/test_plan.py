@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -308,13 +306,3 @@ def test_seconds_of_a_step_and_both_utilizations(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     most = shown.partition("that the layout leaves at most ")[2].split()[0]
     assert f"MFU that is assumed, of 312 · 10¹² operations per second {most} %" in shown
-
-
-def test_the_dry_run_needs_no_torch():
-    program = (
-        "import sys\nfrom minitrain.planning.full.plan_tables import show\n"
-        "from minitrain.composition.settings import *\n"
-        "show(Settings(Model(preset='1t'), Layout(dp=6, pp=64, tp=8, microbatches=512), Steps(batch=3072)))\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
