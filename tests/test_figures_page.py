@@ -52,14 +52,9 @@ def growth(what: str) -> float:
     return getattr(MACHINES["H200"], what) / getattr(MACHINES["A100 40 GB"], what)
 
 
-def seven_billion() -> tuple[int, ...]:
-    """Sequence, width, layers and vocabulary of the course's model."""
-    return SEVEN_BILLION.positions, SEVEN_BILLION.hidden, SEVEN_BILLION.layers, SEVEN_BILLION.vocabulary
-
-
 def given() -> dict[str, list[str]]:
     """The beginning of each row, and the numbers of its fourth column."""
-    seq, hidden, layers, vocabulary = seven_billion()
+    layers, hidden, _, seq, vocabulary, *_ = SEVEN_BILLION
     parameters = memory.gpt_parameters(vocabulary, seq, layers, hidden)
     third, step = walls(175e9, 300e9, 128, A100), six_n(parameters, seq) / (A100.flops / 2)
     bert, hours = largest_bert(), 184_320

@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import minitrain
 from minitrain.trainer import command
-from tests.processes import descendants
+from tests.processes import becomes, descendants
 
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
 
@@ -48,14 +47,25 @@ def test_one_device_then_two_ranks_then_sigterm(tmp_path):
     assert len(list((tmp_path / "runs" / "train" / "checkpoints").iterdir())) == 2
 
 
+def lines(folder):
+    """What a run has written so far."""
+    file = folder / "runs" / "train" / "metrics.jsonl"
+    return file.read_text().splitlines() if file.exists() else []
+
+
 def grows(folder, run, more=3):
     """Wait until a run has done some more steps."""
-    lines = folder / "runs" / "train" / "metrics.jsonl"
-    until, wanted = time.monotonic() + 120, more + (len(lines.read_text().splitlines()) if lines.exists() else 0)
-    while not lines.exists() or len(lines.read_text().splitlines()) < wanted:
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until, "no step in two minutes"
-        time.sleep(0.1)
+    wanted = more + len(lines(folder))
+    assert becomes(lambda: len(lines(folder)) >= wanted or run.poll() is not None, 120), "no step in two minutes"
+    assert run.poll() is None, run.communicate()
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary files are."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
@@ -63,9 +73,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fi
 
 @pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
-def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch):
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, temporary):
     first = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", folder=tmp_path)
     grows(tmp_path, first, 6)
     others = [start(*SMALL, option, folder=tmp_path) for option in ("--overwrite", "--resume")]
@@ -82,19 +90,17 @@ def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch)
         os.kill(process, signal.SIGTERM)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 0, err
-    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+    assert list(temporary.glob("minitrain-*")) == []
     assert "saved; --resume goes on from there" in out
-    lines = [json.loads(line) for line in (tmp_path / "runs" / "train" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines[1:]] == [*range(1, len(lines))]
+    steps = [json.loads(line)["step"] for line in lines(tmp_path)[1:]]
+    assert steps == [*range(1, len(steps) + 1)]
     kept = sorted(path.name for path in (tmp_path / "runs" / "train" / "checkpoints").iterdir())
-    assert len(kept) == 2 and kept[-1] == f"step-{len(lines) - 1:08d}"
+    assert len(kept) == 2 and kept[-1] == f"step-{steps[-1]:08d}"
 
 
 @pytest.mark.slow("programs that train, are stopped and go on")
-def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
+def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, temporary):
     """The lock goes with the ranks, and nothing stays where temporary files are."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     killed = start(*SMALL, "--steps", "1000000", "--save-every", "3", folder=tmp_path)
     grows(tmp_path, killed, 6)
     killed.kill()
@@ -103,7 +109,7 @@ def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     assert "going on from runs/train/checkpoints/step-" in out and "steps are done" in out
-    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+    assert list(temporary.glob("minitrain-*")) == []
 
 
 @pytest.mark.slow("programs that train, are stopped and go on")
@@ -128,10 +134,8 @@ def test_ranks_end_with_torchrun(tmp_path):
 
 @pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
-def test_supervised_through_kills_and_signals(tmp_path, monkeypatch):
+def test_supervised_through_kills_and_signals(tmp_path, temporary):
     """A rank dies, then the process that forks ranks; SIGUSR1 saves, SIGTERM ends in order, and nothing is left."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     run = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", "--supervise", folder=tmp_path)
     grows(tmp_path, run, 6)
     os.kill(descendants(run.pid)[1], signal.SIGKILL)
@@ -148,22 +152,20 @@ def test_supervised_through_kills_and_signals(tmp_path, monkeypatch):
     assert ", restart 1: rank " in err and ", restart 2: " in err
     assert out.count("s after the failure") == 2 and out.count("as asked; going on") == 1
     assert "saved; --resume goes on from there" in out
-    lines = [json.loads(line) for line in (tmp_path / "runs" / "train" / "metrics.jsonl").read_text().splitlines()]
-    done = [line["step"] for line in lines if "step" in line]
+    done = [line["step"] for line in map(json.loads, lines(tmp_path)) if "step" in line]
     assert done == [*range(1, len(done) + 1)] and max(checkpoints.iterdir()).name == f"step-{done[-1]:08d}"
-    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+    assert list(temporary.glob("minitrain-*")) == []
 
 
 def await_start(folder, run, count):
     """Wait until a run has started for so many times, and has done a step."""
-    path, until = folder / "runs" / "train" / "metrics.jsonl", time.monotonic() + 120
-    while True:
-        text = path.read_text()
-        if text.count('"settings"') >= count and '"loss"' in text.splitlines()[-1]:
-            return
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until, "no step in two minutes"
-        time.sleep(0.1)
+
+    def started():
+        *_, last = found = lines(folder)
+        return "".join(found).count('"settings"') >= count and '"loss"' in last
+
+    assert becomes(lambda: started() or run.poll() is not None, 120), "no step in two minutes"
+    assert run.poll() is None, run.communicate()
 
 
 @pytest.mark.slow("programs that train, are stopped and go on")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from minitrain.comm import axes
 from minitrain.comm.control import agree, any_of, gather_objects, go_on_without, leave_all
 from minitrain.comm.groups import new_group
 from minitrain.ranks import Ranks
+from tests.processes import becomes
 
 
 def gathered(world):
@@ -112,12 +112,9 @@ def threads_left(world):
     before = threads()
     during = use_a_group(world)
     leave_all()
-    until = time.monotonic() + 10
-    while threads() > before and time.monotonic() < until:
-        time.sleep(0.05)
-    return during > before, threads() - before
+    return during > before, becomes(lambda: threads() <= before, 10)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
 def test_no_thread_of_a_group_outlives_it(ranks):
-    assert ranks(3).run(threads_left) == [(True, 0)] * 3
+    assert ranks(3).run(threads_left) == [(True, True)] * 3

@@ -13,15 +13,9 @@ import pytest
 
 from minitrain.data import prepare
 from minitrain.data.tokenizer import train
+from tests.processes import becomes
 
 WORDS = " ".join(f"word{number}" for number in range(2000)).encode() + b"\n"
-
-
-def wait_until(true, seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it takes too long"
-        time.sleep(0.05)
 
 
 def gone(group: int) -> bool:
@@ -43,10 +37,10 @@ def test_all_processes_end(tmp_path: Path, capsys, tokenizer: str, end: str):
         run = subprocess.Popen(command, start_new_session=True, stdout=said, stderr=said)
     try:
         if tokenizer == "bpe":
-            wait_until(lambda: (out / "plan.json").exists())
+            assert becomes(lambda: (out / "plan.json").exists(), 30)
             time.sleep(1.5)
         else:
-            wait_until(lambda: len([*out.glob(".training-*.tokens.*.part")]) == 2)
+            assert becomes(lambda: len([*out.glob(".training-*.tokens.*.part")]) == 2, 30)
         assert prepare.main(line) == 2
         assert f"{out} is being written to by process {run.pid} on " in capsys.readouterr().err
         if end == "SIGINT":
@@ -58,7 +52,7 @@ def test_all_processes_end(tmp_path: Path, capsys, tokenizer: str, end: str):
         else:
             run.kill()
             run.wait(10)
-        wait_until(lambda: gone(run.pid), 10)
+        assert becomes(lambda: gone(run.pid), 10)
     finally:
         if not gone(run.pid):
             os.killpg(run.pid, signal.SIGKILL)

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
 from minitrain.resilience.supervisor import save, supervise
+from tests.processes import alive, becomes
 
 
 def plain(code, started):
@@ -110,11 +110,8 @@ time.sleep(999)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    limit = time.monotonic() + 20
     # Its rank 0 never comes, so that it would wait for ever.
-    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    assert becomes(lambda: not alive(pid), 20)
 
 
 def test_a_checkpoint_is_complete_or_absent(tmp_path):
