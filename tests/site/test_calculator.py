@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import calculator
@@ -31,35 +29,10 @@ from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from minitrain.planning.full.plan_time import shape_of
 from tests.site.conftest import ROOT
+from tests.site.javascript import answers, plain, same
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # small functions are called very often
 FILES = [ROOT / "docs" / "javascripts" / name for name in ("costs.js", "layouts.js", "config.js")]
-DRIVER = """
-import * as formulas from %s
-import * as layouts from %s
-import * as config from %s
-const costs = { ...formulas, ...layouts, ...config }
-let text = ""
-process.stdin.on("data", part => { text += part })
-process.stdin.on("end", () => {
-  const answers = JSON.parse(text).map(([name, ...inputs]) => costs[name](...inputs))
-  process.stdout.write(JSON.stringify(answers))
-})
-"""
-
-
-def node() -> str:
-    """The JavaScript engine that playwright brings."""
-    driver = pytest.importorskip("playwright._impl._driver", reason="playwright is not installed")
-    program = driver.compute_driver_executable()
-    return program[0] if isinstance(program, tuple) else program
-
-
-def plain(value: Any) -> Any:
-    """As JavaScript has it: records are objects, and tuples of numbers are lists."""
-    if hasattr(value, "_asdict"):
-        return {name: plain(each) for name, each in value._asdict().items()}
-    return [plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 def drawn(draw: random.Random, heads: int, positions: int) -> Shape:
@@ -132,34 +105,10 @@ def step_flops(batch: int, shape: Shape) -> int:
     return composition_work.step_flops(batch, shape, batch * shape.positions * shape.chosen)
 
 
-def same(theirs: Any, ours: Any) -> bool:
-    """Whole numbers to the last digit, others but for rounding."""
-    if isinstance(ours, dict):
-        return theirs.keys() == ours.keys() and all(same(theirs[name], ours[name]) for name in ours)
-    if isinstance(ours, list):
-        return len(theirs) == len(ours) and all(map(same, theirs, ours))
-    if ours is None or isinstance(ours, str) or (isinstance(ours, int) and ours < 2**53):
-        return theirs == ours
-    return theirs == pytest.approx(ours, rel=1e-12, abs=1e-15)
-
-
-def answers(calls: list[tuple], folder: Path) -> list[Any]:
-    """What JavaScript says: of each call its name and arguments."""
-    script = folder / "driver.mjs"
-    script.write_text(DRIVER % tuple(json.dumps(file.as_uri()) for file in FILES))
-    (folder / "package.json").write_text('{"type": "module"}')
-    asked = json.dumps([[name, *plain(arguments)] for name, arguments, *_ in calls])
-    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert len(found) == len(calls)
-    return found
-
-
 def test_both_languages_agree(tmp_path):
     draw = random.Random(2020)
     calls = [(name, *call) for _ in range(1000) for name, call in inputs(draw).items()]
-    for (name, arguments, original), theirs in zip(calls, answers(calls, tmp_path), strict=True):
+    for (name, arguments, original), theirs in zip(calls, answers(FILES, calls, tmp_path), strict=True):
         ours = plain(original(*arguments))
         assert same(theirs, ours), f"{name}{arguments}: {theirs} in JavaScript, {ours} in Python"
 
@@ -192,7 +141,7 @@ def test_both_languages_rank_alike(tmp_path):
     """The first five layouts of two hundred cases; among equals any order is right."""
     draw = random.Random(1024)
     cases = [clusters(draw) for _ in range(200)]
-    theirs = answers([("fastest", case) for case in cases], tmp_path)
+    theirs = answers(FILES, [("fastest", case) for case in cases], tmp_path)
     empty = 0
     for case, found in zip(cases, theirs, strict=True):
         ours = layout_search.fastest(*case)
@@ -269,7 +218,7 @@ PUBLISHED = {"mistral": 7_241_732_096, "qwen2": 7_615_616_512, "qwen3-moe": 30_5
 def test_configs_are_read(tmp_path):
     """Those of our presets give the presets; the others give as many parameters as the weights have."""
     presets = json.loads(calculator.data(ROOT / "minitrain").partition(">")[2].rpartition("<")[0])["models"]
-    found = answers([("readConfig", (json.dumps(each),)) for each in CONFIGS.values()], tmp_path)
+    found = answers(FILES, [("readConfig", (json.dumps(each),)) for each in CONFIGS.values()], tmp_path)
     for name, read in zip(CONFIGS, found, strict=True):
         fields = read["fields"]
         if name in presets:

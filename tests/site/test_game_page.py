@@ -11,7 +11,7 @@ from minitrain.costs.memory import ROOM
 from minitrain.planning.full import time_model
 from minitrain.planning.full.game import ROUNDS
 from tests.site.conftest import ROOT
-from tests.site.test_which import in_javascript
+from tests.site.javascript import answers
 
 import game  # isort: skip  (of docs/hooks, whose path the conftest adds)
 
@@ -62,7 +62,7 @@ def test_both_referees_agree(tmp_path):
     cases += [(name, drawn(draw, name)) for name in ROUNDS for _ in range(40)]
     calls = [("judge", (rounds[name], chosen(layout))) for name, layout in cases]
     calls += [("problem", arguments) for _, arguments in calls]
-    found = in_javascript(FILE, calls, tmp_path)
+    found = answers([FILE], calls, tmp_path)
     assert found[len(cases) :] == [""] * len(cases)
     seen = set()
     for (name, layout), theirs in zip(cases, found, strict=False):

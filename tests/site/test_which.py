@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,20 +11,12 @@ from minitrain.costs.fabric import Fabric
 from minitrain.costs.layout import Cut, Sizes
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 from tests.site.conftest import ROOT
-from tests.site.test_calculator import node, plain, same
+from tests.site.javascript import answers, plain, same
 
 import which  # isort: skip  (of docs/hooks, whose path the conftest adds)
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a case calls small functions very often
 FILE = ROOT / "docs" / "javascripts" / "which.js"
-DRIVER = """
-import * as page from %s
-let text = ""
-process.stdin.on("data", part => { text += part })
-process.stdin.on("end", () => {
-  process.stdout.write(JSON.stringify(JSON.parse(text).map(([name, ...inputs]) => page[name](...inputs))))
-})
-"""
 
 
 def case(draw: random.Random) -> tuple:
@@ -42,17 +30,6 @@ def case(draw: random.Random) -> tuple:
     return shape, 2 ** draw.randint(0, 14), 2 ** draw.randint(16, 26), machine, fabric
 
 
-def in_javascript(file: Path, calls: list[tuple], tmp_path: Path) -> list[Any]:
-    """What functions of a page's file answer."""
-    script = tmp_path / "driver.mjs"
-    script.write_text(DRIVER % json.dumps(file.as_uri()))
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    asked = json.dumps([[name, *plain(arguments)] for name, arguments in calls])
-    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
-
-
 def test_both_languages_agree(tmp_path):
     draw = random.Random(64)
     calls = [("decide", case(draw)) for _ in range(300)]
@@ -64,7 +41,7 @@ def test_both_languages_agree(tmp_path):
         "tokensToHideGradients": roofline.tokens_to_hide_gathers,  # the same formula as for gradients
     }
     ways = set()
-    for (name, arguments), theirs in zip(calls, in_javascript(FILE, calls, tmp_path), strict=True):
+    for (name, arguments), theirs in zip(calls, answers([FILE], calls, tmp_path), strict=True):
         found = plain(ours[name](*arguments))
         assert same(theirs, found), f"{name}{arguments}: {theirs} in JavaScript, {found} in Python"
         if name == "decide" and found["fits"]:
