@@ -37,7 +37,7 @@ MUTATIONS = [
         f"{FULL}.switch.Switch.route",
         "2 * chance - 1",
         "2 * chance",
-        test=f"{TESTS}/test_switch.py::test_as_the_paper_says",
+        test=f"{TESTS}/test_formulas.py::test_switch",
         why="the small form has no jitter",
     ),
     Mutation(f"{FULL}.router.Router.split_into_groups", "torch.float32)", "x.dtype)", SWITCH, "tokens of a bfloat16"),

@@ -31,7 +31,7 @@ MUTATIONS = [
         f"{BALANCED}.BiasBalanced.route",
         "gates = score.gather(-1, expert)",
         "gates = (score + self.bias).gather(-1, expert)",
-        test="tests/mixture_of_experts/test_bias_balanced.py::test_as_deepseek_v3_says",
+        test="tests/mixture_of_experts/test_formulas.py::test_bias_balanced",
         why="the lesson is about the small form",
     ),
     Mutation(
@@ -59,14 +59,14 @@ MUTATIONS = [
         "minitrain.mixture_of_experts.full.top_k.TopK.route",
         "weight = weight / weight.sum(-1, keepdim=True)",
         "pass",
-        test="tests/mixture_of_experts/test_top_k.py::test_as_mixtral_and_hugging_face_say",
+        test="tests/mixture_of_experts/test_formulas.py::test_top_k",
         why="no lesson has this router",
     ),
     Mutation(
         "minitrain.mixture_of_experts.full.router.fractions",
         ".sum((1, 2))",
         "[:, :, 0].sum(1)",
-        test="tests/mixture_of_experts/test_top_k.py::test_as_mixtral_and_hugging_face_say",
+        test="tests/mixture_of_experts/test_formulas.py::test_top_k",
         why="the routers of lessons count one choice of a token",
     ),
     Mutation(
