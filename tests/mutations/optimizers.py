@@ -18,18 +18,18 @@ FULL_SENT = "bytes of 3 steps under ZeRO-1"
 BITS = "elements that differ from torch"
 RANKS = "three steps under ZeRO-1, norms all-reduced"
 STATES = {
-    "test": "tests/optimizers/test_adafactor_muon.py::test_bytes_of_a_step",
+    "test": "tests/optimizers/test_on_shards.py::test_bytes_of_a_step",
     "why": "the demo counts what is sent",
 }
 MUONS = {
-    "test": "tests/optimizers/test_adafactor_muon.py::test_every_stage_steps_as_one_device",
+    "test": "tests/optimizers/test_on_shards.py::test_every_stage_steps_as_one_device",
     "why": "the demo is of the small form",
 }
 TABLES = {"test": "tests/optimizers/test_adam8bit.py", "why": "the demo rounds to the file's own values"}
 REFUSED = {"test": "tests/zero/test_sharded.py", "why": "no demo wraps an optimizer that is refused"}
 BY_TRAINER = {"test": "tests/costs/test_optimizers.py", "why": "demos of composition train with AdamW"}
-ONE_MATRIX = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo has no stack of matrices"}
-OPTION = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo compares both ways with one rate"}
+ONE_MATRIX = {"test": "tests/optimizers/test_on_shards.py", "why": "the demo has no stack of matrices"}
+OPTION = {"test": "tests/optimizers/test_on_shards.py", "why": "the demo compares both ways with one rate"}
 
 SCALING = f"{HOME}.scaling"
 VARIANCE = "SGD: variance of one step of the large batch"

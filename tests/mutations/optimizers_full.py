@@ -28,7 +28,7 @@ MUTATIONS = [
         "minitrain.optimizers.full.layer_wise.LayerWise.step",
         "self.summed(torch.stack(squares))",
         "torch.stack(squares)",
-        test="tests/optimizers/test_full.py::test_on_shards_as_on_one_device",
+        test="tests/optimizers/test_on_shards.py::test_every_stage_steps_as_one_device",
         why="claims on ZeRO are about the small form",
     ),
 ]
