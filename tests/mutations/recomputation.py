@@ -5,7 +5,10 @@ from tests.mutations import by_claim, by_test, table
 MUTATIONS = table(
     by_claim("recomputation.checkpoint", "small form, full form, stopping early: elements of gradients"),
     ("recomputation.checkpoint.Recomputed.backward", "torch.set_rng_state(ctx.random[0])", "pass"),
-    by_test("tests/recomputation/test_checkpoint.py", "claims compare gradients, not the random numbers that follow"),
+    by_test(
+        "tests/test_promises.py::test_what_is_computed_again",
+        "claims compare gradients, not the random numbers that follow",
+    ),
     ("recomputation.checkpoint.Recomputed.backward", "random.fork_rng(ctx.gpus), torch.enable_grad()", "enable_grad()"),
     ("recomputation.full.rng_and_autocast.RandomState.again", "before.restore()", "pass"),
     by_claim("recomputation.checkpoint", "small form, full form, stopping early: bytes that one more block adds"),
