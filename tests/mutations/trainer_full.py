@@ -4,6 +4,13 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     Mutation(
+        "minitrain.trainer.command.read",
+        "_explained(given.help, default)",
+        "_explained(given.help, Command())",
+        test="tests/trainer/test_config.py::test_help_shows_what_is_set_often_and_the_rest_on_demand",
+        why="a part of train.py, which has no demo",
+    ),
+    Mutation(
         "minitrain.trainer.identity.different",
         "for name in STEPS]",
         "for name in ()]",
