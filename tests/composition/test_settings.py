@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.composition.settings import Layout, Model, ScheduleName, Steps, check, fitting, problem
+from minitrain.composition.layout_settings import ScheduleName
+from minitrain.composition.settings import Layout, Model, Steps, check, fitting, problem
 from minitrain.pipeline_parallel.full.actions import validate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
@@ -70,7 +71,7 @@ def test_what_does_not_fit_is_named(layout, more, message):
     ("model", {"dropout": 1.0}, "dropout=1.0 must be"),
     ("layout", {"dp": 0}, "dp=0 must be at least 1"),
     ("layout", {"cp_mode": "rings"}, "cp_mode='rings' is unknown; use one of"),
-    ("layout", {"zero": 4}, "zero=4 is no stage"),
+    ("layout", {"zero": 4}, "zero=4 is unknown; use one of"),
     ("steps", {"lr": float("nan")}, "lr=nan must be at least 0"),
     ("steps", {"batch": 0}, "batch=0 must be at least 1"),
     ("steps", {"loss_scale": 3.0}, "loss_scale=3 must be a power of two, and at least 1; use 65536"),

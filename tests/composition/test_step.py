@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
 
+from minitrain.composition.layout_settings import Decay
 from minitrain.composition.optimizer import learning_rate
-from minitrain.composition.settings import Decay, Layout, Model, Settings, Steps
+from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import NotFinite
 from minitrain.lessons.composition import common as lesson
 from minitrain.train import build, train_step

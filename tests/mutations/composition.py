@@ -111,4 +111,8 @@ MUTATIONS = table(
     ("models.rotary.turn", "halves.flip(-2)", "halves"),
     ("models.rotary.Rotary.forward", "-2 * pairs / head", "-pairs / head"),
     ("models.rotary.Rotary.forward", "dtype = torch.promote_types(query.dtype, torch.float32)", "dtype = query.dtype"),
+    by_test(
+        "tests/composition/test_step.py::test_options_of_routers[top_k-option2]", "one device makes the same routers"
+    ),
+    ("composition.model.make_router", "if value is not None", 'if value and option == "choices"'),
 )
