@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minitrain.costs import activations, memory, zero
+from minitrain.costs import activations, composition, memory, zero
 from minitrain.costs.memory import GB, GPUS, ROOM
 
 GIB = 2**30
@@ -68,7 +68,8 @@ class Shape(NamedTuple):
 
     def parameters(self, tensor: int) -> int:
         """Number of parameters on a tensor-parallel rank, with as many positions as the sequence is long."""
-        return memory.gpt_shard_parameters(self.vocabulary, self.seq, self.layers, self.hidden, tensor)
+        shape = composition.Shape(self.layers, self.hidden, self.heads, self.seq, self.vocabulary)
+        return sum(each.elements for each in composition.stage_parameters(shape, 1, 0, tensor))
 
 
 def splits(tensor: int) -> Splits:
