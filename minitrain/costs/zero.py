@@ -119,10 +119,7 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
     gathered = _around(lines, ranks, rank, ring_all_gather, frozen=stage == 3)
     reductions = 1 if stage == 1 else micro_batches
     gatherings = 2 * micro_batches if stage == 3 else 1
-    return Traffic(
-        reductions * reduced.bytes + gatherings * gathered.bytes,
-        reductions * reduced.messages + gatherings * gathered.messages,
-    )
+    return reductions * reduced + gatherings * gathered
 
 
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
