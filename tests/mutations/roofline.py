@@ -3,7 +3,10 @@
 from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.roofline", "minitrain.costs.roofline"
-FLOPS, PEAKS, OVERLAP, CALCULATOR = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap", "calculator"))
+FLOPS, PEAKS, OVERLAP, SCALING, CALCULATOR = (
+    f"{HOME}.{name}" for name in ("flops", "peaks", "overlap", "scaling", "calculator")
+)
+LAWS, NEW_WEIGHT, EFFICIENCY = "minitrain.costs.scaling", "elements of the new weight", "efficiency of n ranks"
 BY_KIND = "operations of the matrices, forward"
 OPERATIONS, SENT = "operations of a step of a GPT, as torch", "bytes that the busiest rank sends"
 STATES, STEP = "bytes of weights, gradients and Adam's", "time of a step: gradients exposed"
@@ -64,6 +67,9 @@ MUTATIONS = [
     Mutation(
         f"{OVERLAP}.split", "reduce(partial).wait()", "reduce(partial * 1).wait() * 2", OVERLAP, "elements that differ"
     ),
+    Mutation(f"{SCALING}.step", "[rank::ranks]", "[rank * (16 // ranks) :][: 16 // ranks]", SCALING, NEW_WEIGHT),
+    Mutation(f"{SCALING}.step", "reduce(gradient, group).wait()", "gradient", SCALING, NEW_WEIGHT),
+    Mutation(f"{SCALING}.efficiency", "speed_up(alone, together) / ranks", "together / alone", SCALING, EFFICIENCY),
     Mutation(f"{CALCULATOR}.flops", "12 * layers * hidden**2", "10 * layers * hidden**2", CALCULATOR, OPERATIONS),
     Mutation(f"{CALCULATOR}.flops", "12 * layers * seq * hidden", "8 * layers * seq * hidden", CALCULATOR, OPERATIONS),
     Mutation(f"{CALCULATOR}.flops", "+ vocabulary * hidden", "", CALCULATOR, OPERATIONS),
@@ -165,5 +171,16 @@ MUTATIONS = [
         "compute",
         test="tests/costs/test_time_bar.py",
         why="the bar of time is shown, not claimed",
+    ),
+    Mutation(f"{LAWS}.amdahl", "(1 - serial) / devices", "1 / devices", SCALING, "speed-up of the same work"),
+    Mutation(f"{LAWS}.gustafson", "serial + (1", "(1", SCALING, "speed-up of work that grows"),
+    Mutation(f"{LAWS}.step_time", "ceil(pieces / devices)", "pieces / devices", SCALING, "time of a step, strong"),
+    Mutation(f"{LAWS}.repeated", "(1 - 1 / devices) * serial", "serial", SCALING, EFFICIENCY),
+    Mutation(
+        f"{LAWS}.kept",
+        "3600 * hours / devices",
+        "3600 * hours",
+        test="tests/costs/test_scaling.py",
+        why="nothing fails here",
     ),
 ]
