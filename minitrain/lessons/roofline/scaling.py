@@ -77,6 +77,10 @@ class Trial:
         counts = {n: self.share(kind, n) for n in self.counts}
         return {n: scaling.speed_up(self.seconds(1, m), self.seconds(n, m, link)) for n, m in counts.items()}
 
+    def curves(self) -> list[tuple[dict[int, float], dict[int, float]]]:
+        """Strong and weak scaling, each with messages and with free ones."""
+        return [(self.speed_ups(kind), self.speed_ups(kind, inf)) for kind in KINDS]
+
 
 EACH = 2 * costs.matrix_product(TOKENS, ROWS, COLUMNS, ITEM).flops / SPEED  # of a micro-batch
 SERIAL = costs.matrix_product(ROWS, ROWS, COLUMNS, ITEM).flops / SPEED  # of the optimizer
@@ -94,8 +98,8 @@ def demo(world: World) -> list[Claim]:
             rows.equal("elements of the new weight that differ from one device's", weight, right, case=f"{kind}, {n}")
             times(rows, trial, kind, n)
     laws(rows, trial)
-    curves = [(trial.speed_ups(kind), trial.speed_ups(kind, inf)) for kind in KINDS]
-    world.figure(lambda: pictures.scaling(PART, *curves))
+    drawn = trial.curves()
+    world.figure(lambda: pictures.scaling(PART, *drawn))
     return rows.claims()
 
 
