@@ -24,9 +24,9 @@ MUTATIONS = [
     Mutation(f"{AXES}.Training.__init__", "parallelize(gpt, self.tp)", "pass", AXES, "bytes of weights"),
     # An MLP that is not wide.
     Mutation(
-        "minitrain.costs.tensor_parallel.layer_parameters",
-        "row_parameters(4 * hidden",
-        "row_parameters(hidden",
+        "minitrain.costs.composition.Shape.mlp_width",
+        "4 * self.hidden",
+        "self.hidden",
         AXES,
         "bytes of weights",
     ),

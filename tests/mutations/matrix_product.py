@@ -5,7 +5,7 @@ from tests.mutations import Mutation
 HOME = "minitrain.matrix_product"
 BY_DATA, BY_COLUMNS, BY_ROWS = (f"{HOME}.by_{name}" for name in ("data", "columns", "rows"))
 EVERYONE, FIRST, MEMORY = (f"{HOME}.{name}" for name in ("to_everyone", "first_messages", "memory"))
-THEORY, BYTES = "minitrain.costs.matrix_product", "minitrain.costs.memory"
+THEORY, BYTES, MODEL = (f"minitrain.costs.{name}" for name in ("matrix_product", "memory", "composition"))
 
 MUTATIONS = [
     # Practice.
@@ -55,8 +55,8 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.by_rows", "rows * mine + mine * columns", "rows * mine + inner * columns", BY_ROWS, "bytes held"
     ),
-    Mutation(f"{BYTES}.gpt_layer_parameters", "(4 * hidden + hidden)", "4 * hidden", MEMORY, "bytes of parameters"),
-    Mutation(f"{BYTES}.gpt_parameters", "vocabulary + positions", "vocabulary", MEMORY, "bytes of parameters"),
+    Mutation(f"{MODEL}._row", "outputs, whole=True", "0, whole=True", MEMORY, "bytes of parameters"),
+    Mutation(f"{MODEL}.stage_parameters", "if shape.learned", "if not shape.learned", MEMORY, "bytes of parameters"),
     Mutation(f"{BYTES}.adamw_bytes", "+ 4 * tensors", "+ 8 * tensors", MEMORY, "bytes of optimizer states"),
     Mutation(f"{BYTES}.gpt_tensors", "16 * layers + 4", "16 * layers + 2", MEMORY, "bytes of optimizer states"),
     Mutation(

@@ -126,7 +126,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.six_n_misses", "0 if tied else vocabulary", "0 * vocabulary", FLOPS, "operations of a step, from"
     ),
-    Mutation(f"{THEORY}.six_n_misses", "+ 2 * hidden", "", FLOPS, "operations of a step, from 6NT"),
+    Mutation(f"{THEORY}.six_n_misses", "13 * layers + 2", "13 * layers", FLOPS, "operations of a step, from 6NT"),
     Mutation(f"{THEORY}.flops_per_token", "12 * layers", "6 * layers", FLOPS, "MFU of PaLM"),
     Mutation(f"{THEORY}.utilization", "(seconds * devices * peak)", "(seconds * peak)", FLOPS, "MFU of PaLM"),
     Mutation(

@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 CHAPTER = "minitrain.tensor_parallel"
-LAYERS = "minitrain.costs.tensor_parallel"
+LAYERS, WORK = "minitrain.costs.tensor_parallel", "minitrain.costs.composition_work"
 VOCABULARY = "minitrain.costs.vocabulary"
 ATTENTION, LINEAR, DROPOUT = f"{CHAPTER}.attention", f"{CHAPTER}.linear", f"{CHAPTER}.dropout_rng"
 TABLE, LOSS, GPT = f"{CHAPTER}.vocab_parallel", f"{CHAPTER}.cross_entropy", f"{CHAPTER}.gpt"
@@ -120,7 +120,7 @@ COSTS = [
     Mutation(
         f"{LAYERS}.row_first_mlp_traffic", "4 * batch", "batch", ATTENTION, "an MLP cut rows first, each way: bytes"
     ),
-    Mutation(f"{LAYERS}.layer_flops", "(4 * hidden // ranks)", "(hidden // ranks)", ATTENTION, "a layer: FLOPs"),
+    Mutation(f"{WORK}.layer_work", "* shared + rows", "* shared // 2 + rows", ATTENTION, "a layer: FLOPs"),
     # A bias that is whole where it is cut, and cut where it is whole.
     Mutation(
         f"{LAYERS}.column_parameters",
@@ -136,9 +136,15 @@ COSTS = [
         LINEAR,
         "bytes of parameters of either layer",
     ),
-    Mutation(f"{LAYERS}.layer_parameters", " + 4 * hidden", " + 2 * hidden", ATTENTION, "a layer: bytes of parameters"),
-    Mutation(f"{LAYERS}.layer_flops", "seq * seq", "seq * seq // 2", ATTENTION, "a layer: FLOPs"),
-    Mutation(f"{LAYERS}.layer_flops", "2 * forward)", "3 * forward)", ATTENTION, "a layer: FLOPs"),
+    Mutation(
+        "minitrain.costs.composition._norm",
+        '("weight", "bias")',
+        '("bias",)',
+        ATTENTION,
+        "a layer: bytes of parameters",
+    ),
+    Mutation(f"{WORK}.core_work", "(shape.width + shape.mixed_width)", "shape.width", ATTENTION, "a layer: FLOPs"),
+    Mutation(f"{LAYERS}.layer_flops", "work.backward + ", "2 * work.backward + ", ATTENTION, "a layer: FLOPs"),
     Mutation(
         f"{VOCABULARY}.padded",
         "-(-vocabulary // unit) * unit",
