@@ -502,7 +502,7 @@ LINES = {
     "parameter_server": 1220,
     "pipeline_parallel": 2798,
     "plan": 11,
-    "planning": 2940,
+    "planning": 3040,
     "precision": 567,
     "prepare": 11,
     "ranks": 1560,

@@ -207,4 +207,18 @@ MUTATIONS = [
     Mutation(f"{LAYOUT}.bar", "exposed + reached.contended * hidden", "exposed", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
     Mutation(f"{RANKED}.fits", "1 - ROOM", "1 + ROOM", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
     Mutation(f"{RANKED}.fastest", "[min(found)]", "[max(found)]", test=f"{LAYOUTS}::{NEARLY}", why=PAGE),
+    Mutation(
+        "minitrain.planning.full.proposals.efficiency",
+        "bar.compute - one / layout.ranks",
+        "bar.compute",
+        test="tests/planning/test_scaling.py",
+        why="the efficiency of a plan is shown, not claimed",
+    ),
+    Mutation(
+        "minitrain.planning.full.scaling.curve",
+        "divmod(steps.batch * count, gpus)",
+        "divmod(steps.batch, 1)",
+        test="tests/planning/test_scaling.py",
+        why="the curve is drawn, not claimed",
+    ),
 ]
