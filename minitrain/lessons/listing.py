@@ -20,7 +20,7 @@ CHAPTERS = {
     "matrix_product": "first_messages by_data by_columns by_rows to_everyone memory",
     "collectives": "naive ring tree halving hierarchical native",
     "data_parallel": "naive bucketed overlapped accumulation local_sgd hierarchical_sgd diloco",
-    "roofline": "peaks flops overlap calculator",
+    "roofline": "peaks flops overlap scaling calculator",
     "zero": (
         "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation offload parameter_offload"
     ),

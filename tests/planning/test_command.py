@@ -74,6 +74,7 @@ def test_json_agrees_with_the_table(capsys):
     _, shown, _ = run(capsys, *SMALL, "--json")
     best = json.loads(shown)["layouts"][0]
     assert f"{best['tokens_per_second']:,.0f}" in text and f"{100 * best['mfu']:.1f} %" in text
+    assert f"{100 * best['scaling_efficiency']:.0f} %" in text
     assert best["days"] == pytest.approx(300e9 / best["tokens_per_second"] / 86400)
     assert best["tokens_per_second"] == pytest.approx(64 * 1024 / best["seconds"]["step"])
     work = plan_time.work(Model("gpt2"), Layout(**best["layout"]), Steps(batch=64))
@@ -120,6 +121,7 @@ def test_a_gpu_of_one_s_own():
         (["--tokens", "inf"], "tokens=inf must be above 0, and finite"),
         (["--reached", "2"], "reached=2 is a part of the data sheet's figure: at most 1"),
         (["--figure", "/nowhere/x.svg"], "lies in no folder that exists"),
+        (["--curve", "/nowhere/x.svg"], "curve='/nowhere/x.svg' lies in no folder that exists"),
         (["--preset", "tiny", "--gpus", "1", "--measure-to", "/nowhere/x.csv"], "lies in no folder that exists"),
         (["--preset", "tiny", "--gpus", "1", "--measure-to", __file__], "has no column id, group, source"),
         (["--preset", "175b", "--gpus", "64", "--measure"], "preset=175b is larger than a machine"),

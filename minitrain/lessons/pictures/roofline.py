@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
+from minitrain.costs import scaling as costs
 from minitrain.lessons.pictures.panels import panels
 
 if TYPE_CHECKING:
@@ -43,4 +44,27 @@ def rooflines(roofs: dict[str, Roof]) -> Figure:
         axes.set(xlim=ends, xlabel="operations for each byte")
         axes.set(ylim=(ends[0] * moved, 3 * flops), ylabel="operations per second")
         axes.set_title(name, fontsize=10)
+    return figure
+
+
+def scaling(serial: float, *curves: tuple[dict[int, float], dict[int, float]]) -> Figure:
+    """Speed-ups over ranks, strong and weak scaling side by side, with the law of each.
+
+    Args:
+        serial: The part of one device's step that is not divided.
+        curves: Of strong and of weak scaling: the speed-ups with messages, and those with free ones.
+    """
+    figure, every = panels(9, 3.8, 2, sharey=True)
+    names = "strong scaling: one batch for all", "weak scaling: a batch for each rank"
+    laws = ("Amdahl's law", costs.amdahl), ("Gustafson's law", costs.gustafson)
+    for axes, name, (law, formula), (real, free) in zip(every, names, laws, curves, strict=True):
+        most = max(real)
+        line = [1 + (most - 1) * step / 50 for step in range(51)]
+        axes.plot([1, most], [1, most], "--", color="#999999", label="n ranks, n times as fast")
+        axes.plot(line, [formula(serial, n) for n in line], color=COLORS[0], label=f"{law}, s = {100 * serial:.1f} %")
+        axes.plot([*free], [*free.values()], "o", color=COLORS[0], mfc="white", label="measured, messages free")
+        axes.plot([*real], [*real.values()], "s-", color=COLORS[1], label="measured, with messages")
+        axes.set(title=name, xlabel="ranks", xticks=[*real])
+        axes.legend(frameon=False, fontsize=8, loc="upper left")
+    every[0].set_ylabel("speed-up")
     return figure

@@ -37,7 +37,9 @@ NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, m
 RATES = {125e6: 6e-4, 350e6: 3e-4, 760e6: 2.5e-4, 1.3e9: 2e-4, 2.7e9: 1.6e-4, 6.7e9: 1.2e-4, 13e9: 1e-4, 175e9: 6e-5}
 SIZES = ("layers", "hidden", "heads", "positions", "vocabulary", "kv_heads", "mlp_hidden")
 MORE = ("experts", "dropout", "positions_kind")
-COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
+LEFT = ("layout", "schedule", "recompute", "limited by")
+COLUMNS = "", "layout", "ZeRO", "schedule", "micro-\nbatches", "recompute", "tokens/s", "MFU", "scaling"
+COLUMNS += "GB\nheld", "limited by"
 TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
 NOTE = (
@@ -82,6 +84,7 @@ class Command:
         measure_to: Do so, and append what was measured to this file of runs, which
             `python -m minitrain.planning.full.published --runs` reads.
         figure: Save a picture of the best layout's memory and of its step (.svg, .png or .pdf).
+        curve: Save the curve of scaling efficiency up to 16,384 GPUs, beside published ones; takes minutes.
         json: Print JSON.
     """
 
@@ -115,6 +118,7 @@ class Command:
     measure: bool = False
     measure_to: Path | None = None
     figure: Path | None = None
+    curve: Path | None = None
     json: bool = False
 
     @property
@@ -177,8 +181,10 @@ def main(arguments: list[str] | None = None) -> int:
     asked = tyro.cli(Command, prog="python -m minitrain.plan", args=arguments, config=settled)
     try:
         # Before the search, which may take a minute.
-        if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
-            raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
+        for name in ("figure", "curve"):
+            path = getattr(asked, name)
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ValueError(f"{name}={str(path)!r} lies in no folder that exists")
         if asked.measure or asked.measure_to:
             # Refused before the search, and not after it.
             from minitrain.planning.full import measure
@@ -201,6 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
         from minitrain.planning.full.step_picture import picture
 
         save_figure(picture(asked.model, found[0].layout, asked.steps, cluster), asked.figure)
+    if asked.curve is not None:
+        from minitrain.comm.pictures import save_figure
+        from minitrain.planning.full import scaling
+
+        save_figure(scaling.picture(asked.model, asked.steps, asked.gpus, cluster), asked.curve)
     return 0
 
 
@@ -213,6 +224,7 @@ def as_json(asked: Command, found: list[Proposal], measured: list[float]) -> dic
             "seconds": {"step": each.bar.step, **each.bar._asdict()},
             "tokens_per_second": each.tokens,
             "mfu": each.mfu,
+            "scaling_efficiency": each.scaling,
             "bytes_held": each.held,
             "limited_by": each.limit,
             "days": days(asked.tokens, each),
@@ -233,12 +245,13 @@ def table(asked: Command, found: list[Proposal]) -> Table:
     """The proposals, from the fastest on."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in COLUMNS:
-        shown.add_column(name, justify="left" if name in ("layout", "schedule", "recompute", "limited by") else "right")
+        shown.add_column(name, justify="left" if name in LEFT else "right")
     for number, each in enumerate(found, 1):
         layout, sequences = each.layout, plan_time.microbatch(each.layout, asked.steps)
         schedule = "–" if layout.pp == 1 else layout.schedule
         schedule += f" × {layout.chunks}" if schedule == "interleaved" else ""
-        numbers = f"{each.tokens:,.0f}", f"{100 * each.mfu:.1f} %", f"{each.held / GB:.1f}"
+        parts = f"{100 * each.mfu:.1f} %", f"{100 * each.scaling:.0f} %"
+        numbers = f"{each.tokens:,.0f}", *parts, f"{each.held / GB:.1f}"
         split = f"{layout.microbatches} × {sequences}"
         shown.add_row(
             str(number), str(layout), str(layout.zero), schedule, split, layout.recompute, *numbers, each.limit
@@ -301,6 +314,11 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
         said.append(f"Planned only: minitrain does not train {what} so far, and refuses the command.")
     else:
         said.append("The command trains on the reference text; --data gives it yours.")
+    one = found[0].tokens / found[0].scaling / asked.gpus
+    said.append(
+        f"Scaling is efficiency (chapter 03), here {one:,.4g} tokens/s of one GPU with room for all · {asked.gpus:,} · "
+        f"{100 * found[0].scaling:.0f} %. Failures are not counted; --curve draws them, too."
+    )
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]

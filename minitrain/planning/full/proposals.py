@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs import scaling as costs
 from minitrain.costs.composition_work import Work
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.time_bar import Bar
 from minitrain.planning.full import plan_time
 from minitrain.planning.full.time_model import (
     Cluster,
+    alone,
     busy,
     fits,
     least_time,
@@ -38,6 +41,7 @@ class Proposal:
         held: Bytes on the rank that holds most.
         tokens: Tokens per second, all GPUs together.
         mfu: Model FLOP utilization.
+        scaling: Efficiency: the speed of all GPUs over that of one with room for all, times their number.
         limit: What takes most of the time in which no operation of the model is computed.
     """
 
@@ -46,6 +50,7 @@ class Proposal:
     held: int
     tokens: float
     mfu: float
+    scaling: float
     limit: str
 
 
@@ -67,19 +72,26 @@ def propose(
         ValueError: No layout has this number of ranks.
         NothingFits: No layout fits into memory.
     """
-    everything = candidates(model, steps, gpus, cluster)
+    found = fastest(model, steps, candidates(model, steps, gpus, cluster), cluster, keep, every)
+    if not found:
+        raise NothingFits(_missing(model, steps, gpus, cluster))
+    return [judge(model, layout, steps, cluster) for layout in found]
+
+
+def fastest(
+    model: Model, steps: Steps, among: Iterable[Layout], cluster: Cluster, keep: int = 1, every: bool = False
+) -> list[Layout]:
+    """The fastest of some layouts that fit; none if none does."""
     # First a bound that needs no simulation; only layouts that may be among the best are simulated.
     found = search(
-        everything,
+        among,
         lambda layout: least_time(model, layout, steps, cluster),
         lambda layout: fits(model, layout, steps, cluster.machine),
         lambda layout: step_time(model, layout, steps, cluster).step,
         (lambda layout: layout) if every else axes,
         keep,
     )
-    if not found:
-        raise NothingFits(_missing(model, steps, gpus, cluster))
-    return [judge(model, layout, steps, cluster) for _, layout in found]
+    return [layout for _, layout in found]
 
 
 def axes(layout: Layout) -> tuple[int, int, int, int, int]:
@@ -125,7 +137,16 @@ def judge(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Propo
     bar, work = step_time(model, layout, steps, cluster), plan_time.work(model, layout, steps)
     tokens, own = work.tokens / bar.step, work.model / layout.ranks / bar.step
     limit = _limit(model, layout, steps, cluster, bar)
-    return Proposal(layout, bar, most_held(model, layout, steps), tokens, own / cluster.machine.flops, limit)
+    mfu, scaling = own / cluster.machine.flops, efficiency(model, layout, steps, cluster, bar)
+    return Proposal(layout, bar, most_held(model, layout, steps), tokens, mfu, scaling, limit)
+
+
+def efficiency(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar) -> float:
+    """Scaling efficiency of a layout whose step takes so long."""
+    one = alone(model, steps, cluster)
+    # Of computing, what exceeds a share of one GPU's is uneven, or the same on several ranks.
+    lost = bar.compute - one / layout.ranks, bar.again, bar.idle, bar.exposed
+    return costs.efficiency(one, layout.ranks, *lost)
 
 
 def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar) -> str:

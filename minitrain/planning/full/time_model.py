@@ -90,6 +90,11 @@ def any_step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) 
     return _bar(model, layout, steps, cluster, float(plan_time.span_of(layout, each)))
 
 
+def alone(model: Model, steps: Steps, cluster: Cluster) -> float:
+    """Seconds of a step on a single GPU that has room for the whole model, and computes nothing again."""
+    return any_step_time(model, Layout(), steps, cluster).step
+
+
 def least_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
     """Seconds that a step of a layout that fits the model takes at least: without simulating its pipeline, at once.
 
