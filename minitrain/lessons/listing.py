@@ -20,7 +20,7 @@ CHAPTERS = {
     "matrix_product": "first_messages by_data by_columns by_rows to_everyone memory",
     "collectives": "naive ring tree halving hierarchical native",
     "data_parallel": "naive bucketed overlapped accumulation local_sgd hierarchical_sgd diloco",
-    "roofline": "peaks flops overlap calculator",
+    "roofline": "peaks fusion flops overlap calculator",
     "zero": (
         "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation offload parameter_offload"
     ),
@@ -82,7 +82,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "matrix_product": "first_messages to_everyone",
     "collectives": "native",
     "data_parallel": "accumulation bucketed diloco hierarchical_sgd naive",
-    "roofline": "calculator flops",
+    "roofline": "calculator flops fusion",
     "zero": ("constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2"),
     "recomputation": "activation_offload binarized sparse_rows",
     "precision": "accumulate fp8 master_weights quantized_gradients",

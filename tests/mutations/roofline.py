@@ -3,7 +3,9 @@
 from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.roofline", "minitrain.costs.roofline"
-FLOPS, PEAKS, OVERLAP, CALCULATOR = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap", "calculator"))
+FLOPS, PEAKS, FUSION, OVERLAP, CALCULATOR = (
+    f"{HOME}.{name}" for name in ("flops", "peaks", "fusion", "overlap", "calculator")
+)
 BY_KIND = "operations of the matrices, forward"
 OPERATIONS, SENT = "operations of a step of a GPT, as torch", "bytes that the busiest rank sends"
 STATES, STEP = "bytes of weights, gradients and Adam's", "time of a step: gradients exposed"
@@ -43,6 +45,16 @@ MUTATIONS = [
         test="tests/roofline/test_peaks.py",
         why="what a machine does in a second is never claimed",
     ),
+    Mutation(
+        f"{FUSION}.fused",
+        "F.gelu(tile + bias), kept",
+        "F.gelu(tile + bias) * kept, torch.ones_like(kept)",
+        FUSION,
+        "bytes moved in tiles that are too large",
+    ),
+    Mutation(f"{FUSION}.fused", "F.gelu(tile + bias)", "F.gelu(tile) + bias", FUSION, "elements that differ"),
+    Mutation(f"{FUSION}.Moved.__torch_dispatch__", "(*args, result)", "(result,)", FUSION, "bytes moved by bias, GELU"),
+    Mutation(f"{FUSION}.Moved.__torch_dispatch__", "not func.is_view and", "", FUSION, "bytes moved by bias, GELU"),
     Mutation(f"{OVERLAP}.backward", "if not overlap:", "if True:", OVERLAP, OVERLAPPED),
     Mutation(f"{OVERLAP}.backward", "gradient @ weight.T", "gradient @ weight", OVERLAP, "elements that differ"),
     Mutation(f"{OVERLAP}.backward", "reduce(own)", "reduce(reduce(own).wait())", OVERLAP, "bytes sent by this rank"),
@@ -114,6 +126,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.Machine.ridge", "self.flops / self.memory", "2 * self.flops / self.memory", PEAKS, "ridge point"
     ),
+    Mutation(f"{THEORY}.bias_gelu_dropout", "3 if fused", "2 if fused", FUSION, "bytes moved by bias, GELU"),
     Mutation(f"{THEORY}.forward_flops", "total - blocks - attention", "total - blocks", FLOPS, BY_KIND),
     Mutation(f"{THEORY}.backward_flops", "5 * attention // 2", "2 * attention", FLOPS, BY_KIND),
     Mutation(f"{THEORY}.six_n", "6 * parameters", "2 * parameters", FLOPS, "operations of a step, from 6NT"),
