@@ -52,6 +52,7 @@ SMALL_FORMS = (
     "zero/parameter_offload",
     "zero/constant_buffers",
     "zero/defragmentation",
+    "zero/step_in_backward",
     "recomputation/checkpoint",
     "recomputation/every_kth",
     "recomputation/selective",

@@ -7,6 +7,7 @@ OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
 HYBRID = "minitrain.zero.hybrid"
 PARTITIONED = "minitrain.zero.partitioned_checkpoints"
 PARAMETERS = "minitrain.zero.parameter_offload"
+INSIDE = "minitrain.zero.step_in_backward"
 BUFFERS, DEFRAGMENTATION = "minitrain.zero.constant_buffers", "minitrain.zero.defragmentation"
 THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
@@ -29,6 +30,27 @@ MUTATIONS = [
         "parameter.grad",
         STAGE2,
         "small form: weights that differ",
+    ),
+    Mutation(
+        f"{INSIDE}.StepInBackward.arrive",
+        "parameter.grad = None",
+        "pass",
+        INSIDE,
+        "most bytes of gradients at once, stepped inside",
+    ),
+    Mutation(
+        f"{INSIDE}.StepInBackward.arrive",
+        "self.optimizers[parameter].step()",
+        "len(self.stepped) % 2 and self.optimizers[parameter].step()",
+        INSIDE,
+        ("weights that differ after 3 steps", "layers already stepped"),
+    ),
+    Mutation(
+        f"{INSIDE}.StepInBackward.arrive",
+        "self.stepped.add(parameter)",
+        "pass",
+        test="tests/zero/test_step_in_backward.py::test_a_second_micro_batch_is_refused",
+        why="a demo does nothing that is refused",
     ),
     Mutation(
         f"{STAGE3}.Unit.after_backward", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE3, "small form: weights that differ"
