@@ -27,7 +27,10 @@ class StepInBackward(nn.Module):
         super().__init__()
         self.module = module
         # An optimizer steps all its parameters at once, so each parameter gets one of its own.
-        self.optimizers = {p: optimizer_class([p], **options) for p in module.parameters() if p.requires_grad}
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.optimizers: dict[Tensor, Any] = {
+            parameter: optimizer_class([parameter], **options) for parameter in trained
+        }
         self.stepped: set[Tensor] = set()
         for parameter in self.optimizers:
             # Called once backward has added all that it has to this .grad; a tied weight's is complete, too.
