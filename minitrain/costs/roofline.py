@@ -138,6 +138,15 @@ def gpt_operations(batch: int, seq: int, hidden: int, vocabulary: int, item: int
     }
 
 
+def bias_gelu_dropout(elements: int, fused: bool, item: int = 2) -> Work:
+    """7N operations; 7wN bytes one after the other, 3wN fused: the bias is small, the mask as large as x.
+
+    The operations: an addition, five of ½x(1 + erf(x/√2)), a product. The tensors that are read and written: 2 + 2 + 3,
+    or three in all (Narayanan et al. 2021, §4.2).
+    """
+    return Work(7 * elements, (3 if fused else 7) * item * elements)
+
+
 # ---- a whole model: 6N and what it leaves out ----
 
 

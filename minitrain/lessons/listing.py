@@ -20,9 +20,10 @@ CHAPTERS = {
     "matrix_product": "first_messages by_data by_columns by_rows to_everyone memory",
     "collectives": "naive ring tree halving hierarchical native",
     "data_parallel": "naive bucketed overlapped accumulation local_sgd hierarchical_sgd diloco",
-    "roofline": "peaks flops overlap scaling calculator",
+    "roofline": "peaks fusion flops overlap scaling calculator",
     "zero": (
-        "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation offload parameter_offload"
+        "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation step_in_backward "
+        "offload parameter_offload"
     ),
     "recomputation": "checkpoint every_kth selective binarized sparse_rows delayed_precision activation_offload",
     "precision": "formats master_weights loss_scaling accumulate mixed fp8 quantized_gradients",
@@ -75,6 +76,7 @@ SYNONYMS = {  # other words for what a module is about
     "minitrain.zero.stage1": "zero_1",
     "minitrain.zero.stage2": "zero_2",
     "minitrain.zero.stage3": "zero_3 fsdp",
+    "minitrain.zero.step_in_backward": "lomo fused",
     "minitrain.roofline.flops": "mfu",
 }
 
@@ -82,8 +84,11 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "matrix_product": "first_messages to_everyone",
     "collectives": "native",
     "data_parallel": "accumulation bucketed diloco hierarchical_sgd naive",
-    "roofline": "calculator flops",
-    "zero": ("constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2"),
+    "roofline": "calculator flops fusion",
+    "zero": (
+        "constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2 "
+        "step_in_backward"
+    ),
     "recomputation": "activation_offload binarized sparse_rows",
     "precision": "accumulate fp8 master_weights quantized_gradients",
     "optimizers": "adafactor adam8bit lamb lars muon sm3",

@@ -2,7 +2,8 @@
 
 A ladder with one signature, each a short step from the last: `Zero1` divides the optimizer states over the ranks,
 `Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host, and
-`HybridZero3` has a replica of the model on every node.
+`HybridZero3` has a replica of the model on every node. On one device already, `step_in_backward` frees each gradient as
+soon as it is used.
 
 The names that the package itself has are full forms. The small forms of the same names are imported from their files:
 `stage1.Zero1`, `stage2.Zero2`, `stage3.Zero3`, `offload.ZeroOffload`, `hybrid.HybridZero3`. Two have a full form only:
