@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.resilience", "minitrain.costs.resilience"
-EXIT, BEAT, STUCK, FIRST, SUPERVISOR, PAIRS, ORDERED, REGROUP = (
+EXIT, BEAT, STUCK, FIRST, SUPERVISOR, PAIRS, ORDERED, REGROUP, ELASTIC = (
     f"{HOME}.{name}"
     for name in (
         "exit_codes",
@@ -14,6 +14,7 @@ EXIT, BEAT, STUCK, FIRST, SUPERVISOR, PAIRS, ORDERED, REGROUP = (
         "pairs",
         "ordered_sum",
         "regroup",
+        "elastic",
     )
 )
 SIGNALS = {
@@ -30,6 +31,7 @@ EXACT = "up to 2 faults among 4 to 8 nodes: sets found exactly"
 SHIFTED = "up to 2 faults among 4 to 8 nodes: sets found by two rounds"
 LATE = "time until it does, with a limit"
 NAMED = "8 ranks, each stuck in turn"
+COMPUTED = "steps that rank 0 computes in all, where a change is dealt with"
 LOSSES = "losses that differ from those with all ranks"
 
 MUTATIONS = [
@@ -177,6 +179,43 @@ MUTATIONS = [
     ),
     Mutation(f"{REGROUP}.checkpoint", "weights[mine], momentum", "weights[mine], momentum * 0", REGROUP, LOSSES),
     Mutation(f"{REGROUP}.restore", "    load(folder, weights.view(1, -1), (0, 0))\n", "", REGROUP, LOSSES),
+    # Elastic: newcomers before survivors; nobody looks at the door; too few; one too many; the old world's keys.
+    Mutation(
+        f"{ELASTIC}.Rendezvous.join",
+        "[-steps,",
+        "[steps,",
+        ELASTIC,
+        ("generations in which this rank's number", f"{COMPUTED} in place"),
+    ),
+    Mutation(f"{ELASTIC}.Rendezvous.newcomers", "> size)", "> size + 1)", ELASTIC, f"{COMPUTED} by a restart"),
+    Mutation(
+        f"{ORDERED}.ordered_sum",
+        "in gradients:",
+        "in gradients[::-1]:",
+        ELASTIC,
+        ("losses that differ", "elements of the weights"),
+    ),
+    Mutation(
+        f"{ELASTIC}.Rendezvous.close",
+        ")) < self.least",
+        ")) < 0",
+        test="tests/resilience/test_elastic.py::test_too_few_and_a_training_that_has_ended_are_clear_errors",
+        why="in the demo, all that are needed come",
+    ),
+    Mutation(
+        f"{ELASTIC}.Rendezvous.close",
+        "entries[: self.most]",
+        "entries",
+        test="tests/resilience/test_elastic.py::test_one_too_many_waits_until_somebody_has_left",
+        why="in the demo there is room for all",
+    ),
+    Mutation(
+        f"{ELASTIC}.form",
+        "world{generation.number}",
+        "world",
+        test="tests/resilience/test_elastic.py::test_a_process_joins_and_one_is_killed_and_the_world_forms_in_place",
+        why="the world of a demo must live on",
+    ),
     # Theory.
     Mutation(
         f"{THEORY}.any_fails",
