@@ -2,5 +2,6 @@
 
 Start again: `supervisor`, with `exit_codes`, which decides whether to. Find the rank: `heartbeat` (which rank makes no
 progress, and which is slow), `stuck` (where each rank waits), `first_failure` (which traceback is the cause), `pairs`
-(which node is faulty). Go on with fewer: `regroup`, and `ordered_sum`, with which even the bits stay the same.
+(which node is faulty). Go on with fewer: `regroup`, and `ordered_sum`, with which even the bits stay the same. Let
+others join: `elastic`.
 """
