@@ -64,13 +64,16 @@ MUTATIONS = [
     Mutation(f"{NOISY}.squared_variation", ".mean() ** 2", ".mean()", NOISY, "load loss of the eight tokens"),
     *(
         Mutation(
-            f"{FULL}.expert_choice.uncut",
+            f"{FULL}.expert_choice.{symbol}",
             old,
-            "pass",
-            test=f"{TESTS}/test_expert_choice.py::test_the_cap_finds_what_the_dual_finds",
-            why="experts exchange tokens until the cap is kept, whatever A is",
+            new,
+            test=f"{TESTS}/test_expert_choice.py::test_experts_exchange_tokens_at_the_least_loss",
+            why="the lesson's cap is kept, whatever the scores of the tokens that are exchanged",
         )
-        for old in ("a = a + column", "a = a + entry")
+        for symbol, old, new in (
+            ("_exchange", "1e-12 *", "1.0 *"),
+            ("within_cap", "_exchange(mine, liking,", "_exchange(mine, 0 * liking,"),
+        )
     ),
     Mutation(f"{FULL}.expert_choice.within_cap", "> most).any", "> most + 1).any", CHOICE, "most experts of a token"),
     Mutation(f"{CHOICE}.route", "s.T.topk(k, -1)", "s.T.topk(k, -1, largest=False)", CHOICE, CHOSEN),
