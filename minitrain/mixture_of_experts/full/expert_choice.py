@@ -25,11 +25,9 @@ class ExpertChoice(Router):
     """Each expert's best tokens.
 
     Args:
-        hidden: Width of a token.
-        experts: e, number of experts.
+        hidden, experts, layer: As for `Router`.
         capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
         most: b, the cap: how many experts a token has at most. None: any number.
-        layer: As for `Router`.
 
     Raises:
         ValueError: The cap leaves too few places, or a number is out of range.
