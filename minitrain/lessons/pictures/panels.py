@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def panels(width: float, height: float, count: int = 1, **how: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side; `how` is for matplotlib's `subplots`."""
+    """A figure with so many panels side by side; `how` is for matplotlib's `subplots`.
+
+    On a white ground of its own, so that it can be read on a dark page, too.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
