@@ -223,7 +223,7 @@ def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
         right.plot(range(1, len(losses) + 1), losses, lw=1 + 9 * (1 - number / max(1, len(curves) - 1)), label=name)
     for axes in (left, right):
         axes.set_xlabel("steps")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[unexpected-keyword]
         axes.set_ylabel("loss, nats per byte")
         axes.legend(frameon=False, fontsize=8)
     return figure

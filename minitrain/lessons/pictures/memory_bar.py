@@ -6,13 +6,9 @@ The kinds of bytes have the same colors and patterns in all pictures of the cour
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import BYTES as LOOKS
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 
 def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title: str = "") -> Figure:

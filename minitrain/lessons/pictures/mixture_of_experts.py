@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
 from minitrain.mixture_of_experts.full.routing import Routing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 PALE = ("#E69F00", "#56B4E9", "#F0E442")

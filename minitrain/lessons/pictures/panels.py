@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # for signatures: matplotlib is imported only where something is drawn
 
 
 def panels(width: float, height: float, count: int = 1, **how: Any) -> tuple[Figure, list[Axes]]:

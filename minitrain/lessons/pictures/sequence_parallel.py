@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minitrain.costs.sequence_parallel import MASK, STATISTICS
 from minitrain.lessons.pictures.memory_bar import LOOKS
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 # All of them are activations, yellow as in `pictures.memory_bar`: strong if tensor parallelism leaves them whole, pale
 # if it divides them.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.costs import vocabulary as costs
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 # What is drawn of each parameter: height and width in units of h/2, and the dim that is cut, None where none is.
 DRAWN: dict[str, tuple[float, float, int | None]] = {

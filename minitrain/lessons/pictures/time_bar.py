@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.planning.full.time_model import Cluster, step_time
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
 STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
 from minitrain.lessons.pictures.memory_bar import LOOKS
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from minitrain.zero.full.stage3 import Event
 
 
