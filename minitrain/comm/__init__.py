@@ -4,8 +4,6 @@
 which ranks compare what they are about to send. The instruments that watch from outside are in `minitrain.watch`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

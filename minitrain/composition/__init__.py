@@ -7,8 +7,6 @@ gives data parallelism the bits of one device. Everything around the step is els
 Also called 3D, 4D, 5D parallelism.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

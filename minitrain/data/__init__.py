@@ -1,7 +1,5 @@
 """The text the models learn from, as bytes, and the order in which its samples are taken."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -9,8 +9,6 @@ The names that the package itself has are full forms. The small forms of the sam
 `naive.NaiveDataParallel`, `bucketed.BucketedDataParallel`, `overlapped.DataParallel`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -4,8 +4,6 @@
 `python -m minitrain.zero.stage1`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

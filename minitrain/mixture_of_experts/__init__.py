@@ -13,8 +13,6 @@ The names that the package itself has are full forms, and the routers among them
 Also called MoE, sparsely gated layer.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -1,7 +1,5 @@
 """The reference: one GPT for one device, which the chapters cut, shard and replicate."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -7,8 +7,6 @@ The names that the package itself has are full forms, for any model and under Ze
 are imported from their files: `adafactor.Adafactor`, `lamb.LAMB`, `lars.LARS`, `muon.Muon`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -6,8 +6,6 @@ The names that the package itself has are full forms. The small forms of the sam
 `synchronous.Server`, `synchronous.Worker`, `asynchronous.AsynchronousServer`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -10,8 +10,6 @@ kept.
 Also called inter-layer model parallelism.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -6,8 +6,6 @@ replicas; `search`, and `halving`, by short trials. The planner made of all this
 cluster, proposals, published runs, and a game in which you choose yourself.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -4,8 +4,6 @@ Nobody needs this package to learn from the others. It starts ranks within a fra
 each of them waits, and ends them all when one fails.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

@@ -5,8 +5,6 @@
 What is not here: hot and cold embeddings, caches of tables on a GPU, and TorchRec's planner.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

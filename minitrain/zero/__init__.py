@@ -10,8 +10,6 @@ The names that the package itself has are full forms. The small forms of the sam
 `ShardedOptimizer`, stage 1 as an optimizer, for use after any data parallelism.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from minitrain.comm.lazy import lazily

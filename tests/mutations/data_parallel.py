@@ -67,11 +67,11 @@ MUTATIONS = [
         why="the claims are about the small form",
     ),
     Mutation(
-        f"{FULL}.accumulation.scaled_learning_rate",
-        "base * batch / base_batch",
-        "base * (batch / base_batch) ** 0.5",
-        test="tests/data_parallel/test_accumulation.py::test_linear_scaling",
-        why="the lesson steps with no rate",
+        f"{FULL}.accumulation._sum_over_ranks",
+        "model.comm.all_reduce(number).wait()",
+        "pass",
+        test=f"{ACCUMULATED}::test_micro_batches_of_different_sizes_equal_one_batch",
+        why="the claims are about the small form",
     ),
     Mutation(
         f"{FULL}.accumulation.accumulate",
