@@ -41,13 +41,7 @@ NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "P
 
 @dataclass(frozen=True)
 class Output:
-    """The files to write.
-
-    Attributes:
-        figure: Save the lesson's picture here (.svg, .png or .pdf).
-        trace: Save the timeline of all ranks here, for https://ui.perfetto.dev.
-        json: Save the claims here.
-    """
+    """The files to write, as the options of these names say."""
 
     figure: Path | None = None
     trace: Path | None = None
@@ -88,7 +82,10 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     demo = demo_of(demo) if isinstance(demo, str) else demo
     module, program = _started(demo)
     survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
-    options = tyro.cli(_command(demo), prog=program)
+    hints = get_type_hints(demo)
+    own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
+    own = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
+    options = tyro.cli(_command(inspect.getdoc(demo) or "", own, tuple(_OPTIONS)), prog=program)
     where = {name: options.pop(name) for name in ("ranks", "device", "timeout", "rehearse")}
     output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
     if problem := _make_room(output):
@@ -127,16 +124,8 @@ def _make_room(output: Output) -> str:
 def run_chapter(package: str) -> NoReturn:
     """Run all demos of a chapter with their defaults: `python -m minitrain.collectives --ranks 4`."""
     modules = tuple(module for module, _ in demos() if module.startswith(f"{package}."))
-
-    def command(**options: Any) -> dict[str, Any]:
-        return options
-
-    _describe_to_tyro(
-        command,
-        f"Run all demos of {package} with their defaults.",
-        [],
-        ("ranks", "device", "rehearse", "timeout"),
-    )
+    about = f"Run all demos of {package} with their defaults."
+    command = _command(about, [], ("ranks", "device", "rehearse", "timeout"))
     options = tyro.cli(command, prog=f"python -m {package}")
     for module in modules:
         demo_of(module)  # imported here, once for all ranks
@@ -169,23 +158,13 @@ _OPTIONS = {
 }
 
 
-def _command(demo: Demo) -> Callable[..., dict[str, Any]]:
-    """A function with the demo's options and the common ones, for tyro to make a command line of."""
+def _command(text: str, own: list[inspect.Parameter], common: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
+    """A function for tyro to make a command line of: with this docstring, its own parameters, and common options."""
 
     def command(**options: Any) -> dict[str, Any]:
         return options
 
-    hints = get_type_hints(demo)
-    own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
-    parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
-    _describe_to_tyro(command, inspect.getdoc(demo) or "", parameters, tuple(_OPTIONS))
-    return command
-
-
-def _describe_to_tyro(
-    command: Callable[..., Any], text: str, parameters: list[inspect.Parameter], common: tuple[str, ...]
-) -> None:
-    """Give a function the signature and docstring that tyro reads: its own parameters, then common options."""
+    parameters = [*own]
     for name in common:
         kind, default, _ = _OPTIONS[name]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
@@ -193,6 +172,7 @@ def _describe_to_tyro(
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__doc__ = text + ("" if "\nArgs:" in text else "\n\nArgs:") + listed
+    return command
 
 
 def launch(

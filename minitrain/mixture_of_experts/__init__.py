@@ -13,10 +13,9 @@ The names that the package itself has are full forms, and the routers among them
 Also called MoE, sparsely gated layer.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.mixture_of_experts.full.bias_balanced import BiasBalanced
@@ -54,10 +53,4 @@ __all__ = [
     "Switch",
     "TopK",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.mixture_of_experts` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

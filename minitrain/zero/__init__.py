@@ -11,10 +11,9 @@ The names that the package itself has are full forms. The small forms of the sam
 `ShardedOptimizer`, stage 1 as an optimizer, for use after any data parallelism.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.zero.full.hybrid import HybridZero3
@@ -34,10 +33,4 @@ _HOME = {
     "ZeroOffload": "full.offload",
 }
 __all__ = ["HybridZero3", "Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.zero` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

@@ -16,7 +16,6 @@ from minitrain.data_parallel import (
 )
 from minitrain.data_parallel.full.accumulation import (
     accumulate,
-    scaled_learning_rate,
 )
 from minitrain.models.gpt import IGNORE
 from tests.data_parallel.models import close, gpt, tokens
@@ -102,9 +101,3 @@ def nothing_counted(world):
 
 def test_a_batch_without_targets_is_refused(ranks):
     ranks(2).run(nothing_counted)
-
-
-def test_linear_scaling():
-    assert scaled_learning_rate(0.1, 8192, 256) == 3.2  # Goyal et al. 2017, §2.1 and §5.1
-    with pytest.raises(ValueError, match="batch=0 and base_batch=256 must be at least 1"):
-        scaled_learning_rate(0.1, 0, 256)

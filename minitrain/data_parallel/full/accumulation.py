@@ -1,12 +1,13 @@
-"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and the learning rate of large batches.
+"""`minitrain.data_parallel.accumulation` for micro-batches of any size.
 
 **The trap.** A mean over ranks, or over micro-batches, of mean losses is wrong as soon as they count different numbers
 of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of a long
 one.** No error is raised, and the model learns something else. We divide by the count of the whole batch, on all ranks.
 
-**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §3 the normalization of the loss.
+**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §3, the normalization of the loss.
 **Sent.** One number more, before the first backward: the count by which all ranks divide.
 **Waits for the GPU** once per step, to read that count.
+The learning rate that goes with a larger batch: `minitrain.optimizers.scaling`.
 Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM).
 """
 
@@ -68,20 +69,3 @@ def _sum_over_ranks(model: Replica, number: Float64[Tensor, ""]) -> Float64[Tens
     # Eight bytes: every rank's number is added up. In float64 counts are exact up to 2⁵³.
     model.comm.all_reduce(number).wait()
     return number
-
-
-def scaled_learning_rate(base: float, batch: int, base_batch: int) -> float:
-    """η · k for a batch k times as large (Goyal et al. 2017, §2.1).
-
-    k steps of η go −η Σⱼ ∇lⱼ(wⱼ); one step of kη with the k batches together goes −kη · (1/k) Σⱼ ∇lⱼ(w). They are equal
-    as long as the gradient does not change over the k steps. This holds for SGD; Adam's step does not grow with the
-    gradient, and √k is often used (Malladi et al. 2022).
-
-    Args:
-        base: η, found to be good for `base_batch`.
-        batch: Samples that all ranks and micro-batches together take in a step.
-        base_batch: Samples in a step for which η was found.
-    """
-    if batch < 1 or base_batch < 1:
-        raise ValueError(f"batch={batch} and base_batch={base_batch} must be at least 1")
-    return base * batch / base_batch

@@ -153,13 +153,13 @@ class Replica(nn.Module, ABC):
                 )
 
 
-def broadcast_all(tensors: Iterable[Tensor], comm: Comm) -> None:
-    """Give all ranks rank 0's values."""
+def broadcast_all(tensors: Iterable[Tensor], comm: Comm, source: int = 0) -> None:
+    """Give all ranks the source's values."""
     started = []
     for tensor in tensors:
         whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
-        # Rank 0's value goes to all, so that all begin equal.
-        started.append((tensor, whole, comm.broadcast(whole)))
+        # The source's value goes to all, so that all begin equal.
+        started.append((tensor, whole, comm.broadcast(whole, source)))
     for tensor, whole, handle in started:
         handle.wait()
         if not tensor.is_contiguous():

@@ -15,7 +15,8 @@ Also called asynchronous SGD, SSP, Downpour SGD; `dist_async` of MXNet's KVStore
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -233,15 +234,13 @@ class AsynchronousWorker:
         """
         self._tell(PULL)
         tensors = list(self._trained) if self._pulled else _everything(self.module)
-        try:
+        with self._while_the_server_lives():
             # The server's go; it may take as long as the slowest worker does.
             control(self.roles.group).recv([torch.empty(1)], self._server, TAG).wait(PATIENCE)
             buffers = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in tensors]
             # The parameters, one message each.
             for handle in [receive(buffer, self._server, self.roles.group) for buffer in buffers]:
                 handle.wait()
-        except RuntimeError as error:
-            raise self._gone() from error
         for tensor, buffer in zip(tensors, buffers, strict=True):
             # Only now that all have arrived: a server that dies in between leaves no mixture of two versions.
             tensor.copy_(buffer)
@@ -259,12 +258,10 @@ class AsynchronousWorker:
         self._may_push = False
         gradients = [parameter.grad for parameter in self._trained]
         self._tell(PUSH, [gradient is not None for gradient in gradients])
-        try:
+        with self._while_the_server_lives():
             # The gradients, one message each, all waited for before the next backward changes them.
             for handle in [send(g.contiguous(), self._server, self.roles.group) for g in gradients if g is not None]:
                 handle.wait()
-        except RuntimeError as error:
-            raise self._gone() from error
         for parameter in self._trained:
             parameter.grad = None
 
@@ -276,11 +273,9 @@ class AsynchronousWorker:
         """
         self._tell(LEAVE)
         dead = torch.empty(len(self.roles.workers))
-        try:
+        with self._while_the_server_lives():
             # The server's last word, when everyone is done.
             control(self.roles.group).recv([dead], self._server, TAG).wait(PATIENCE)
-        except RuntimeError as error:
-            raise self._gone() from error
         return tuple(worker for worker, died in zip(self.roles.workers, dead.tolist(), strict=True) if died)
 
     @property
@@ -288,16 +283,18 @@ class AsynchronousWorker:
         return self.roles.servers[0]
 
     def _tell(self, kind: int, present: list[bool] | None = None) -> None:
-        try:
+        with self._while_the_server_lives():
             announce(kind, present or [False] * len(self._trained), self._server, self.roles.group)
-        except RuntimeError as error:
-            raise self._gone() from error
 
-    def _gone(self) -> ConnectionError:
-        return ConnectionError(
-            f"the parameter server, rank {self._server}, is gone, and with it the parameters; start again from its "
-            "last checkpoint"
-        )
+    @contextmanager
+    def _while_the_server_lives(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # gloo: the connection is closed
+            raise ConnectionError(
+                f"the parameter server, rank {self._server}, is gone, and with it the parameters; start again from its "
+                "last checkpoint"
+            ) from error
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:

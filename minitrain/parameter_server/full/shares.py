@@ -14,9 +14,9 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import differing, gather_objects
-from minitrain.data_parallel.full.replica import agree_on_states
+from minitrain.data_parallel.full.replica import agree_on_states, broadcast_all
 from minitrain.parameter_server.full.placement import place
 from minitrain.parameter_server.full.roles import Roles
 
@@ -104,15 +104,8 @@ def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
         raise ValueError(f"roles.group: this rank ({dist.get_rank()}) is not in it; only its members serve or work")
     _check_roles(roles, serves)
     agree_on_states(module, 0.0, roles.group)
-    started = []
-    for tensor in [*module.parameters(), *module.buffers()]:
-        whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
-        # The first server's value goes to all, so that all begin equal, frozen parameters and buffers included.
-        started.append((tensor, whole, native.broadcast(whole, roles.servers[0], roles.group, check=False)))
-    for tensor, whole, handle in started:
-        handle.wait()
-        if not tensor.is_contiguous():
-            tensor.detach().copy_(whole)
+    # The first server's values go to all, frozen parameters and buffers included.
+    broadcast_all([*module.parameters(), *module.buffers()], Comm(roles.group, check=False), roles.servers[0])
 
 
 def _check_roles(roles: Roles, serves: bool) -> None:
