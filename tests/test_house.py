@@ -494,7 +494,7 @@ LINES = {
     "first_hour": 11,
     "generate": 11,
     "inference": 290,
-    "lessons": 16998,
+    "lessons": 17011,
     "matrix_product": 373,
     "mixture_of_experts": 2697,
     "models": 716,

@@ -43,12 +43,13 @@ def write(technique: str, path: Path, ranks: int | None) -> int:
 
 def write_all(folder: Path) -> None:
     """Record all scenes, each into a file."""
-    from minitrain.lessons.scenes import BROKEN, MINE, SCENES
+    from minitrain.lessons.message_scenes import BROKEN
+    from minitrain.lessons.scenes import SCENES
     from minitrain.player.play import play
     from minitrain.ranks.ranks import Ranks
 
     scenes = [(name, name, *scene) for name, scene in SCENES.items()] + [
-        (name, MINE, *scene) for name, scene in BROKEN.items()
+        (name, "minitrain.lessons.message_scenes", *scene) for name, scene in BROKEN.items()
     ]
     for size, some in groupby(sorted(scenes, key=lambda each: each[3]), key=lambda each: each[3]):
         with Ranks(size, device="cpu", timeout=20) as ranks:

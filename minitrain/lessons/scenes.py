@@ -7,7 +7,7 @@ are whole numbers, so that products can be followed by heart.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.collectives import hierarchical, ring, tree
 from minitrain.comm import World
-from minitrain.comm.groups import new_group
-from minitrain.comm.messages import all_reduce, receive, send
 from minitrain.context_parallel import ring_attention, ulysses
-from minitrain.costs import communication as costs
 from minitrain.costs import pipeline, zero
 from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.data_parallel.overlapped import DataParallel
+from minitrain.lessons.message_scenes import ITEM, hierarchical_all_reduce, ring_all_reduce, tree_all_reduce
 from minitrain.mixture_of_experts.expert_parallel import ExpertParallel
 from minitrain.parameter_server.synchronous import Server, Worker
 from minitrain.pipeline_parallel import gpipe, one_f_one_b
@@ -37,13 +34,7 @@ from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLi
 from minitrain.zero.stage1 import Zero1
 from minitrain.zero.stage3 import Zero3
 
-ITEM = 4  # bytes of a float32
 SGD: Any = partial(torch.optim.SGD, lr=1.0)
-
-
-def decimal(world: World, elements: int) -> Tensor:
-    """Values of 10ʳ on rank r: the digits of a sum say whose values are in it."""
-    return torch.full((elements,), 10.0**world.rank)
 
 
 def whole(module: Any) -> Any:
@@ -60,54 +51,6 @@ def layers(count: int = 2) -> nn.Sequential:
 def example(world: World) -> Tensor:
     """An input of this rank's own."""
     return torch.tensor([[1.0, 2.0]]) * (world.rank + 1)
-
-
-# Collectives.
-
-
-def ring_all_reduce(world: World) -> Scene:
-    x = decimal(world, 8)
-    return Scene(
-        lambda: ring.all_reduce(x),
-        {"tensor": x},
-        "Ring all-reduce",
-        "Rank r begins with eight times 10ʳ, so the digits of a sum say whose values are in it.",
-        ("2(n−1)/n · S", costs.ring_all_reduce(8, ITEM, world.size, world.rank).bytes),
-        skip=("cut",),
-        digits=True,
-        phases={"reduce_scatter": "reduce-scatter", "all_gather": "all-gather"},
-        ask={"own += incoming": "Whose values are in `own` after this line?"},
-    )
-
-
-def tree_all_reduce(world: World) -> Scene:
-    x = decimal(world, 4)
-    return Scene(
-        lambda: tree.all_reduce(x),
-        {"tensor": x},
-        "Tree all-reduce",
-        "Rank r begins with four times 10ʳ. Sums climb the tree; the result comes down the same way.",
-        ("S per child and per parent", costs.tree_all_reduce(4, ITEM, world.size, world.rank).bytes),
-        skip=("distances",),
-        digits=True,
-        phases={"reduce": "up the tree", "broadcast": "down the tree"},
-    )
-
-
-def hierarchical_all_reduce(world: World) -> Scene:
-    x, node = decimal(world, 4), world.rank // 2
-    pairs = [new_group(each) for each in ([0, 1], [2, 3], [0, 2], [1, 3])]
-    levels = costs.hierarchical_all_reduce(4, ITEM, 2, 2, world.rank)
-    return Scene(
-        lambda: hierarchical.all_reduce(x, pairs[node], pairs[2 + world.rank % 2]),
-        {"tensor": x},
-        "Hierarchical all-reduce",
-        "Two nodes of two ranks: 0 and 1, 2 and 3. Only a half of each tensor crosses between nodes.",
-        ("2(L−1)/L · S + 2(N−1)/N · S/L", levels.within.bytes + levels.across.bytes),
-        modules=["minitrain.collectives.ring"],
-        skip=("cut",),
-        digits=True,
-    )
 
 
 # Data parallelism and ZeRO.
@@ -167,7 +110,7 @@ def zero_1(world: World) -> Scene:
         {"parameters": model.flat, "gradients": model.gradients},
         "ZeRO stage 1",
         "Each rank steps only its half of the four parameters, and then collects the other half.",
-        ("2Ψ · (n−1)/n", zero.volume(1, 4) * ITEM * (world.size - 1) / world.size),
+        ("2Ψ · (n−1)/n", zero.volume(1, 4 * ITEM) * (world.size - 1) / world.size),
         phases={"Zero1.synchronize": "reduce-scatter", "Zero1.step": "step, all-gather"},
     )
 
@@ -188,7 +131,7 @@ def zero_3(world: World) -> Scene:
         show,
         "ZeRO stage 3",
         "Three blocks of four weights. A block's memory is empty but for the time in which the block runs.",
-        ("3Ψ · (n−1)/n", zero.volume(3, 12) * ITEM * (world.size - 1) / world.size),
+        ("3Ψ · (n−1)/n", zero.volume(3, 12 * ITEM) * (world.size - 1) / world.size),
         hide=["ranks"],
         phases={"Zero3.forward": "forward", "Unit.forward.<lambda>": "backward", "Zero3.step": "step"},
         ask={"following.prefetch()": "Which blocks will be in memory after this line?"},
@@ -378,48 +321,6 @@ def resharding(world: World) -> Scene:
     return Scene(run, {"shard": shard, "loaded": loaded}, "Resharding a checkpoint", look)
 
 
-# Broken on purpose: step until nobody goes on, and see who waits for whom.
-
-
-def broken(run: Callable[[World, Tensor], None], title: str, look: str, world: World) -> Scene:
-    x = decimal(world, 3)
-    return Scene(lambda: run(world, x), {"x": x}, title, look, skip=("<lambda>",))
-
-
-def each_receives_first(world: World, x: Tensor) -> None:
-    other, incoming = 1 - world.rank, torch.empty_like(x)
-    # Both ranks wait here for a message that the other sends below.
-    receive(incoming, other).wait()
-    send(x, other).wait()
-
-
-def reads_too_early(world: World, x: Tensor) -> None:
-    total = x.clone()
-    # The handle is kept, and nobody waits for it.
-    handle = all_reduce(total)
-    total /= world.size  # reads and changes memory that is still being added up
-    handle.wait()
-
-
-def one_leaves_it_out(world: World, x: Tensor) -> None:
-    if world.rank != 1:
-        # The sum of all ranks; rank 1 never comes.
-        all_reduce(x).wait()
-    x /= world.size
-
-
-def one_ends_early(world: World, x: Tensor) -> None:
-    for batch in batches(world):
-        x += batch
-        # An all-reduce per batch. Rank 1 has one batch less, and has left.
-        all_reduce(x).wait()
-
-
-def batches(world: World) -> Iterator[float]:
-    yield from ([1.0, 2.0], [1.0])[world.rank % 2]
-
-
-MINE = "minitrain.lessons.scenes"
 # The technique -> its scene, and on how many ranks it is played.
 SCENES: dict[str, tuple[Callable[[World], Scene], int]] = {
     "minitrain.collectives.ring": (ring_all_reduce, 4),
@@ -441,17 +342,4 @@ SCENES: dict[str, tuple[Callable[[World], Scene], int]] = {
     "minitrain.mixture_of_experts.expert_parallel": (experts, 3),
     "minitrain.parameter_server.synchronous": (synchronous_server, 3),
     "minitrain.checkpointing.resharding": (resharding, 3),
-}
-# Their names, in place of a technique's.
-BROKEN: dict[str, tuple[Callable[[World], Scene], int]] = {
-    "deadlock": (partial(broken, each_receives_first, "Two ranks that both receive first", "Step to the end."), 2),
-    "forgotten_wait": (
-        partial(broken, reads_too_early, "A forgotten wait", "What does `total` hold when it is divided?"),
-        2,
-    ),
-    "missing_all_reduce": (
-        partial(broken, one_leaves_it_out, "A rank that leaves out the all-reduce", "Who waits, and for whom?"),
-        3,
-    ),
-    "one_ends_early": (partial(broken, one_ends_early, "A rank with one batch less", "Who waits, and for whom?"), 2),
 }

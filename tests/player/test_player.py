@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from minitrain.comm import World
-from minitrain.lessons.scenes import BROKEN, SCENES
+from minitrain.lessons.message_scenes import BROKEN
+from minitrain.lessons.scenes import SCENES
 from minitrain.player.memory import RECEIVING, Memory
 from minitrain.player.page import page, source
 from minitrain.ranks import Ranks
