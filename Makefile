@@ -14,7 +14,7 @@ ACCEPTED := >=
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour gpu test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims wild clean
+.PHONY: help tour gpu test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims plays wild clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -104,6 +104,9 @@ bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch'
 
 claims: $(STAMPS)/package  ## run the tour on 4 ranks and rewrite docs/claims.json and its picture
 	@$(BIN)/python -m minitrain.tour --ranks 4 --json docs/claims.json --table docs/images/claims.svg
+
+plays: $(STAMPS)/package  ## record the player's scenes again, into docs/plays
+	@$(BIN)/python -m minitrain.lessons.plays docs/plays
 
 wild: $(STAMPS)/notebooks  ## list the names in other projects that the notebooks mention, by project, to check them
 	@$(BIN)/python -m tests.wild

@@ -20,6 +20,7 @@ import links
 import mathematics
 import notebooks
 import pictures
+import plays
 import reference
 import repository
 import searching
@@ -48,6 +49,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     if files.get_file_from_path("explorer.md"):
         for name, content in explorer.files(_folder(config, "package")):
             files.append(File.generated(config, f"explorer-data/{name}", content=content))
+    for play in plays.plays(Path(config.docs_dir)):
+        for name in play.changed():
+            log.warning(f"docs/plays/{play.file.name}: {name} has changed since it was recorded: make plays")
+        files.append(File.generated(config, play.uri, content=play.page()))
     for entry in config.nav or []:
         if "Tutorials" in entry:
             entry["Tutorials"][1:1] = tutorials_nav  # after the overview
@@ -92,10 +97,15 @@ def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
 
 def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
     claimed = {claim["chapter"] for claim in _claims(config)["claims"]}
+    played = {
+        play.source: plays.folded(play, "../../") for play in plays.plays(Path(config.docs_dir)) if not play.broken
+    }
     nav = []
     for file in sorted(_folder(config, "tutorials").glob("*.ipynb")):
         name = chapters.page_name(file.stem)
-        page = notebooks.to_page(json.loads(file.read_text("utf-8")), name, _header(file, claimed, config.repo_url))
+        page = notebooks.to_page(
+            json.loads(file.read_text("utf-8")), name, _header(file, claimed, config.repo_url), played
+        )
         for problem in page.problems:
             log.warning(f"{file.name}: {problem}")
         files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
@@ -191,7 +201,8 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "paths": lambda: chapters.paths(tutorials, link),
         "clone": lambda: repository.clone(config.repo_url),
         "map": lambda: pictures.chapter_map(_chapter_urls(page, tutorials, files)),
-        "ring": pictures.ring,
+        "ring": lambda: plays.small(plays.plays(Path(config.docs_dir)), "collectives.ring"),
+        "plays": lambda: plays.overview(plays.plays(Path(config.docs_dir))),
         "claims": lambda: claims_page.overview(record),
         "claims-sample": lambda: claims_page.sample(record),
         "calculator": lambda: calculator.data(package),

@@ -15,6 +15,7 @@ import base64
 import re
 import struct
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ import claims_page
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _PICTURES = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
+_WHOLE_FILE = re.compile(r"^# (?P<file>minitrain/\S+\.py), without its head", re.MULTILINE)
 _ITEM = re.compile(r" *([-*+]|\d+\.) +\S")
 
 
@@ -36,13 +38,14 @@ class Page:
     problems: list[str] = field(default_factory=list)
 
 
-def to_page(notebook: dict[str, Any], name: str, header: str = "") -> Page:
+def to_page(notebook: dict[str, Any], name: str, header: str = "", below: Mapping[str, str] | None = None) -> Page:
     """Turn a notebook (version 4, as read from its JSON) into a page.
 
     Args:
         notebook: the notebook.
         name: the page's name; pictures go to the folder `<name>_files` beside it.
         header: Markdown that is put below the title.
+        below: What is put below the cell that has a file's code, such as "minitrain/zero/stage1.py".
     """
     page = Page()
     parts: list[str] = []
@@ -60,6 +63,8 @@ def to_page(notebook: dict[str, Any], name: str, header: str = "") -> Page:
         else:
             continue
         parts.append(_folded("Solution", part) if "solution" in tags else part)
+        if (whole := _WHOLE_FILE.search(text)) and below and whole["file"] in below:
+            parts.append(below[whole["file"]])
     title = re.match(r"# +(?P<text>.+?) *#*(\n|$)", parts[0]) if parts else None
     if title:
         page.title = title["text"].replace("`", "")

@@ -31,6 +31,7 @@ from minitrain.comm.terminal import reader_has_closed
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
+from minitrain.lessons import plays
 from minitrain.lessons.claims import Claim, Row, merge, number, print_rows, write_json
 from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
 from minitrain.watch.rehearsal import Rehearsal
@@ -87,6 +88,8 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     own = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
     options = tyro.cli(_command(inspect.getdoc(demo) or "", own, tuple(_OPTIONS)), prog=program)
     where = {name: options.pop(name) for name in ("ranks", "device", "timeout", "rehearse")}
+    if (page := options.pop("play")) is not None:
+        sys.exit(plays.write(technique_of(module), page, where["ranks"]))
     output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
     if problem := _make_room(output):
         if speaks():
@@ -155,6 +158,7 @@ _OPTIONS = {
     "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
     "trace": (_MaybePath, None, "Save the timeline of all ranks here, for https://ui.perfetto.dev."),
     "json": (_MaybePath, None, "Save the claims here."),
+    "play": (_MaybePath, None, "Save a page here, on which one steps through the small form, and run no demo."),
 }
 
 

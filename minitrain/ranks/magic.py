@@ -4,6 +4,7 @@
     %%ranks 0 2               on ranks 0 and 2
     %%ranks --timeout 5       with another time limit, in seconds
     %%ranks --expect-error    show the error that the cell raises, and go on; a cell without one fails
+    %%ranks --play            step through the cell line by line, on all ranks, below it; also if it fails
 
 `Ranks(n)` registers it when it is made within IPython; the cell runs on the ranks made last.
 """
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,16 +27,31 @@ def register(ranks: Ranks) -> None:
     if shell is None:
         return
 
+    def play(code: str, chosen: list[int] | None, name: str, timeout: float | None) -> None:
+        """Run the code, and show the player, even if it fails."""
+        from IPython.display import HTML, display
+
+        from minitrain.player.page import frame
+        from minitrain.player.play import collect
+
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                ranks.execute(code, chosen, name, timeout, play=folder)
+            finally:
+                if recording := collect(folder, ranks.size, {name: code}):
+                    display(HTML(frame(recording)))
+
     def cell_magic(line: str, cell: str) -> None:
         """Run this cell on the ranks; see minitrain.ranks.magic."""
         try:
-            chosen, timeout, expected = parse(line)
+            chosen, timeout, expected, played = parse(line)
             # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7]. The inputs are counted from
             # 0, an empty one; `execution_count` is that of this cell or of the next, depending on IPython's version.
             number = len(shell.history_manager.input_hist_raw) - 1
             try:
                 # An empty line for `%%ranks`, so that lines are counted as the editor counts them.
-                ranks.execute("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
+                run = play if played else ranks.execute
+                run("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
             except RuntimeError as error:
                 if not expected:
                     raise
@@ -49,11 +66,11 @@ def register(ranks: Ranks) -> None:
     shell.register_magic_function(cell_magic, "cell", "ranks")
 
 
-def parse(line: str) -> tuple[list[int] | None, float | None, bool]:
-    """The ranks to run on (None: all), the time limit (None: the ranks' own), and whether the cell is to fail."""
+def parse(line: str) -> tuple[list[int] | None, float | None, bool, bool]:
+    """The ranks to run on (None: all), the time limit (None: theirs), whether the cell is to fail, and to be played."""
     words = line.replace(",", " ").replace("=", " ").split()
     chosen: list[int] = []
-    timeout, expected = None, False
+    timeout, expected, played = None, False, False
     while words:
         word = words.pop(0)
         try:
@@ -63,13 +80,17 @@ def parse(line: str) -> tuple[list[int] | None, float | None, bool]:
                     raise ValueError
             elif word == "--expect-error":
                 expected = True
+            elif word == "--play":
+                played = True
             else:
                 chosen.append(int(word))
         except (ValueError, IndexError):
             raise ValueError(
-                f"%%ranks {line}: write ranks, a time limit and --expect-error, such as `%%ranks 0 2 --timeout 5`"
+                f"%%ranks {line}: write ranks, a time limit, --expect-error, --play; such as `%%ranks 0 2 --timeout 5`"
             ) from None
-    return chosen or None, timeout, expected
+    if played and chosen:
+        raise ValueError(f"%%ranks {line}: the player shows all ranks; leave out their numbers")
+    return chosen or None, timeout, expected, played
 
 
 def show_briefly(error: Exception) -> None:

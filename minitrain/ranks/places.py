@@ -17,7 +17,7 @@ from pathlib import Path
 CELL = "<cell"  # every cell's file name starts like this: "<cell 3>"
 EXPRESSION = "<expression>"
 PACKAGE = str(Path(__file__).parent.parent) + "/"
-GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}watch/", f"{PACKAGE}ranks/")
+GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}watch/", f"{PACKAGE}ranks/", f"{PACKAGE}player/")
 CALLERS = (f"{PACKAGE}ranks/worker.py", f"{PACKAGE}ranks/sending.py")  # frames that only led to the reader's code
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent) + "/"
 

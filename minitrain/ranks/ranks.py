@@ -168,6 +168,7 @@ class Ranks:
         ranks: Iterable[int] | None = None,
         name: str | None = None,
         timeout: float | None = None,
+        play: str | None = None,
     ) -> None:
         """Run source code on ranks and show what they print, equal lines once.
 
@@ -179,6 +180,7 @@ class Ranks:
             ranks: Those that run it; None for all.
             name: File name of the code in tracebacks; it should not repeat. None counts: "<cell 1>", "<cell 2>", ...
             timeout: In place of the ranks' own limit, for this call.
+            play: A folder, into which each rank records what it does, for the player.
 
         Raises:
             ValueError: A rank that does not exist, or a timeout that is no time.
@@ -192,7 +194,7 @@ class Ranks:
         self._cells += 1
         name = name or f"{places.CELL} {self._cells}>"
         places.remember_source(name, code)
-        self._ask("cell", (name, code), Call(chosen, Grouped(self.size), timeout or self.timeout))
+        self._ask("cell", (name, code, play), Call(chosen, Grouped(self.size), timeout or self.timeout))
 
     def restart(self) -> None:
         """Replace all ranks by fresh ones without variables."""

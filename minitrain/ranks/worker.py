@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from types import CodeType, ModuleType
 from typing import Any
@@ -208,10 +209,15 @@ class Worker:
         remember_source(name, source)
         return eval(compile(source.strip(), name, "eval", dont_inherit=True), self.names)
 
-    def cell(self, payload: tuple[str, str]) -> None:
-        name, source = payload
+    def cell(self, payload: tuple[str, str, str | None]) -> None:
+        name, source, folder = payload
         remember_source(name, source)
-        exec(compile_cell(source, name), self.names)
+        run = partial(exec, compile_cell(source, name), self.names)
+        if folder is None:
+            return run()
+        from minitrain.player.play import record_cell
+
+        record_cell(self.world, run, name, source, folder)
 
 
 def compile_cell(source: str, name: str) -> CodeType:

@@ -14,7 +14,7 @@ import torch
 ROOT = str(Path(__file__).parents[2]) + os.sep
 PACKAGE = ROOT + "minitrain" + os.sep
 GROUND = (
-    *(f"{PACKAGE}{each}{os.sep}" for each in ("comm", "watch", "ranks")),
+    *(f"{PACKAGE}{each}{os.sep}" for each in ("comm", "watch", "ranks", "player")),
     str(Path(torch.__file__).parent) + os.sep,
 )
 OTHERS = (PACKAGE, "<frozen", "<string>", sys.prefix, sys.base_prefix)

@@ -38,11 +38,11 @@ def cell(
 
 
 def test_the_line() -> None:
-    assert parse("") == (None, None, False)
-    assert parse("0,2 --timeout=2.5 --expect-error") == ([0, 2], 2.5, True)
+    assert parse("") == (None, None, False, False)
+    assert parse("0,2 --timeout=2.5 --expect-error") == ([0, 2], 2.5, True, False)
 
 
-@pytest.mark.parametrize("line", ["one", "--timeout soon", "--ranks 2", "--timeout 0"])
+@pytest.mark.parametrize("line", ["one", "--timeout soon", "--ranks 2", "--timeout 0", "1 --play"])
 def test_lines_that_mean_nothing(line: str) -> None:
     with pytest.raises(ValueError, match=f"%%ranks {line}"):
         parse(line)
@@ -51,6 +51,16 @@ def test_lines_that_mean_nothing(line: str) -> None:
 def test_a_cell_runs_on_every_rank(cell: Callable[[str], tuple[Any, str]]) -> None:
     assert cell("%%ranks\nx = rank + 1\nprint('here')\nx") == (None, "[all ranks] here\n[rank 0] 1\n[rank 1] 2\n")
     assert cell("%%ranks 1\nx") == (None, "[rank 1] 2\n")
+
+
+def test_a_cell_is_played(cell: Callable[[str], tuple[Any, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that hangs: its page ends where the ranks wait for each other."""
+    pages: list[str] = []
+    monkeypatch.setattr("IPython.display.display", lambda html: pages.append(html.data))
+    error, shown = cell("%%ranks --play\nx = torch.ones(2) * rank\ndist.all_reduce(x)\nprint(x.sum().item())")
+    assert (error, shown) == (None, "[all ranks] 2.0\n") and "&quot;verb&quot;:&quot;all_reduce&quot;" in pages[0]
+    error, _ = cell("%%ranks --play\nif rank:\n    dist.all_reduce(x)")
+    assert error is not None and "ended without it" in pages[1]
 
 
 def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None:

@@ -115,9 +115,62 @@ def test_pages(site: Path, address: str, browser) -> None:
     page.close()
 
 
+# Steps through a recording to its end; what the page then has of words that no reader should see.
+STEPS = """
+() => {
+  const root = document.getElementById('player'), slider = root.querySelector('input'), end = +slider.max, bad = []
+  const press = key => root.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}))
+  press('Home')
+  let steps = 0
+  for (; +slider.value < end && steps <= end; steps++) {
+    press('ArrowRight')
+    bad.push(...root.innerHTML.match(/undefined|NaN|\\[object/g) || [])
+  }
+  press('0')
+  return [slider.value == end, steps > 0, bad]
+}
+"""
+
+
+def test_the_player(site: Path, address: str, browser) -> None:
+    """Every recording is stepped through by the keyboard, wide and narrow; a link leads to a moment."""
+    said: list[str] = []
+    for width in WIDTHS:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("pageerror", lambda error: said.append(str(error)))
+        for file in sorted((site / "plays").glob("*.html")):
+            page.goto(f"{address}plays/{file.name}")
+            assert page.evaluate(STEPS) == [True, True, []], file.name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, file.name
+        page.goto(f"{address}plays/collectives.ring.html#11")
+        assert page.locator(".clock").inner_text() == "tick 11 of 56"
+        page.close()
+    assert said == []
+
+
+def test_the_deadlock_says_who_waits(address: str, browser) -> None:
+    page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    page.goto(f"{address}plays/deadlock.html")
+    page.keyboard.press("End")
+    told = page.locator(".happens").inner_text()
+    assert told.startswith("nobody goes on · rank 0 waits for rank 1 · rank 1 waits for rank 0 · rank 0 and rank 1: ")
+    page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "calculator/", "404.html"]
+    "name",
+    [
+        "",
+        "plays/collectives.ring.html#20",
+        "plays/deadlock.html#3",
+        "tutorials/",
+        "tutorials/zero_a/",
+        "reference/zero/stage3/",
+        "training/",
+        "calculator/",
+        "404.html",
+    ],
 )
 def test_pages_are_accessible(address: str, browser, name: str, scheme: str) -> None:
     """By the rules of axe: a page of each kind, wide and narrow, light and dark.
