@@ -18,6 +18,7 @@ from torch import nn
 from minitrain.comm import World
 from minitrain.lessons.message_scenes import BROKEN
 from minitrain.lessons.scenes import SCENES
+from minitrain.player.clock import ticks
 from minitrain.player.memory import RECEIVING, Memory
 from minitrain.player.page import page, source
 from minitrain.ranks import Ranks
@@ -159,6 +160,22 @@ def test_a_broken_scene_ends_where_it_hangs(fresh, name):
         # The line at which it hangs is the one that communicates.
         file, line, _ = last[rank]["stack"][-1]
         assert ".wait()" in dict((number, text) for number, text, _ in found["sources"][file]["lines"])[line]
+
+
+def event(kind: str, verb: str = "", peer: int | None = None) -> dict[str, Any]:
+    return {"kind": kind, "verb": verb, "peer": peer, "key": "k", "members": [0, 1]}
+
+
+def test_nothing_arrives_before_it_was_sent():
+    line, start, arrival = event("line"), event("starts", "send", 1), event("arrives", "receive", 0)
+    receives = [event("starts", "receive", 0), event("waits", "receive", 0), arrival]
+    assert ticks([[line, line, start], receives]) == [[0, 1, 2], [0, 0, 3]]
+    assert ticks([[line, start], receives], lambda each: 10) == [[0, 10], [0, 0, 11]]
+    # Of a collective, nothing before all have begun.
+    together = [event("starts", "all_reduce"), event("arrives", "all_reduce")]
+    assert ticks([together, [line, line, line, *together]]) == [[0, 4], [0, 1, 2, 3, 4]]
+    with pytest.raises(AssertionError, match="nobody has sent"):
+        ticks([[line], receives])
 
 
 def test_a_view_is_a_part_of_the_same_memory():
