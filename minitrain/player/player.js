@@ -106,16 +106,21 @@ function play(root, recording) {
     return found;
   }
 
-  // The ranks for which a rank waits at a tick; empty if it does not wait. One that was stopped waits for what it started
-  // last, if that has not arrived.
-  function missing(rank, time) {
+  // What a rank waits for at a tick; null if it does not wait. One that was stopped waits for what it started last, if that
+  // has not arrived.
+  function pending(rank, time) {
     const state = at(rank, time);
-    if (!state) return [];
-    const arrived = (start) => ranks[rank].some((each) => each.kind === "arrives" && each.key === start.key && each.tick <= time);
-    const started = state.kind === "waits" ? state
-      : state.error ? ranks[rank].findLast((each) => each.kind === "starts" && each.verb !== "send") : null;
-    if (!started || (state.error && arrived(started))) return [];
-    const message = messages.get(started.key), needed = message.collective ? message.members : [started.peer];
+    if (!state || (state.kind !== "waits" && !state.error)) return null;
+    if (state.kind === "waits") return state;
+    const start = ranks[rank].findLast((each) => each.kind === "starts" && each.verb !== "send");
+    return start && !ranks[rank].some((each) => each.kind === "arrives" && each.key === start.key) ? start : null;
+  }
+
+  // The ranks for which a rank waits at a tick; empty if it does not wait.
+  function missing(rank, time) {
+    const start = pending(rank, time);
+    if (!start) return [];
+    const message = messages.get(start.key), needed = message.collective ? message.members : [start.peer];
     return needed.filter((each) => each !== rank && !(message.starts[each] && message.starts[each].tick <= time));
   }
 
@@ -167,7 +172,7 @@ function play(root, recording) {
     const votes = new Map();
     for (let rank = 0; rank < count; rank++) {
       const state = at(rank, time), top = state && state.stack.at(-1);
-      if (!top || state.kind === "end") continue;
+      if (!top || (state.kind === "end" && !state.error)) continue;
       const text = texts.get(`${top[0]}:${top[1]}`);
       if (!text) continue;
       const vote = votes.get(text) || { text, ranks: [], weight: 0 };
@@ -475,8 +480,8 @@ function play(root, recording) {
       label(0.75 * bulge, y + (target - y) * (far > 1 ? 0.36 : way), some(started.brings), color(from));
     }
     for (let rank = 0; rank < count; rank++) {
-      const state = at(rank, time);
-      if (!state || state.peer === undefined) continue;
+      const start = pending(rank, time);
+      if (!start || start.peer === undefined) continue;
       for (const other of missing(rank, time)) {
         const y = middle[other] + (other < rank ? 16 : -16), target = middle[rank] + (other < rank ? -16 : 16);
         curve(y, target, 30 + 26 * Math.abs(other - rank), `stroke:${color(rank)};stroke-width:1.4;stroke-dasharray:1.5 4.5`);
