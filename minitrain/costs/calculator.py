@@ -7,7 +7,7 @@ Nothing is measured, and torch is not needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Annotated, NamedTuple
 
 import tyro
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.costs import activations, memory, zero
+from minitrain.costs.activations import Shape
 from minitrain.costs.memory import GB, GPUS, ROOM
 
 GIB = 2**30
@@ -56,21 +57,6 @@ class Gpus(NamedTuple):
         return memory.fitting(size, *self)
 
 
-class Shape(NamedTuple):
-    """A GPT and what goes through it at once; the names are those of the options."""
-
-    batch: int
-    seq: int
-    hidden: int
-    heads: int
-    layers: int
-    vocabulary: int
-
-    def parameters(self, tensor: int) -> int:
-        """Number of parameters on a tensor-parallel rank, with as many positions as the sequence is long."""
-        return memory.gpt_shard_parameters(self.vocabulary, self.seq, self.layers, self.hidden, tensor)
-
-
 def splits(tensor: int) -> Splits:
     """The ways to split a layer that the tables compare."""
     ways = {"not split": (1, False)}
@@ -87,18 +73,18 @@ def stages(ranks: int) -> dict[str, int]:
 def states_table(parameters: float, ranks: int, each: Bytes, gpus: Gpus) -> Table:
     """Model states by stage of ZeRO and category, and the GPUs on which they fit."""
     categories = [f"{name}\nGB" for name in zero.state_bytes(0, parameters, ranks, *each)]
-    table = _table(["stage", *categories, "together\nGB", "\nGiB", "fits on\nGB"])
+    table = table_of(["stage", *categories, "together\nGB", "\nGiB", "fits on\nGB"])
     for name, stage in stages(ranks).items():
         held = zero.state_bytes(stage, parameters, ranks, *each)
         total = sum(held.values())
         fitting = ", ".join(f"{gpu:g}" for gpu in gpus.fitting(total))
-        table.add_row(name, *map(_gb, held.values()), _gb(total), _gib(total), fitting or "none")
+        table.add_row(name, *map(gb, held.values()), gb(total), _gib(total), fitting or "none")
     return table
 
 
 def largest_table(ranks: int, each: Bytes, gpus: Gpus) -> Table:
     """The largest model whose states fit, by stage and GPU, in billions of parameters."""
-    table = _table(["stage", *[f"{gpu:g} GB" for gpu in gpus.sizes]])
+    table = table_of(["stage", *[f"{gpu:g} GB" for gpu in gpus.sizes]])
     for name, stage in stages(ranks).items():
         one = sum(zero.state_bytes(stage, 1, ranks, *each).values())
         table.add_row(name, *[f"{(1 - gpus.room) * gpu * GB / one / 1e9:,.1f}" for gpu in gpus.sizes])
@@ -107,14 +93,14 @@ def largest_table(ranks: int, each: Bytes, gpus: Gpus) -> Table:
 
 def activations_table(shape: Shape, ways: Splits) -> Table:
     """Activations on a rank: what a layer keeps, what the model keeps, and the peak, by split and recomputation."""
-    table = _table(["split", "recomputed", "a layer\nsbh", "\nGB", "model\nGB", "peak\nGB", "\nGiB"])
+    table = table_of(["split", "recomputed", "a layer\nsbh", "\nGB", "model\nGB", "peak\nGB", "\nGiB"])
     unit = shape.batch * shape.seq * shape.hidden
     for name, way in ways.items():
         for recompute in activations.RECOMPUTE:
             layer = activations.layer(*shape[:4], *way, recompute)
-            model = activations.model(*shape, *way, recompute)
-            peak = activations.peak(*shape, *way, recompute)
-            cells = [f"{layer / unit:,.2f}", _gb(layer), _gb(model), _gb(peak), _gib(peak)]
+            model = activations.model(shape, *way, recompute)
+            peak = activations.peak(shape, *way, recompute)
+            cells = [f"{layer / unit:,.2f}", gb(layer), gb(model), gb(peak), _gib(peak)]
             table.add_row(name, recompute, *cells, end_section=recompute == activations.RECOMPUTE[-1])
     return table
 
@@ -123,14 +109,16 @@ def totals_table(
     shape: Shape, parameters: dict[str, float], ways: Splits, ranks: int, each: Bytes, gpus: Gpus
 ) -> Table:
     """Model states and the peak of activations together, by stage, recomputation and split."""
-    table = _table(["stage", "recomputed", *[column for name in ways for column in (f"{name}\nGB", "\nGiB", "\nGPU")]])
+    table = table_of(
+        ["stage", "recomputed", *[column for name in ways for column in (f"{name}\nGB", "\nGiB", "\nGPU")]]
+    )
     for label, stage in stages(ranks).items():
         for recompute in activations.RECOMPUTE:
             cells = []
             for name, way in ways.items():
                 states = zero.state_bytes(stage, parameters[name], ranks, *each)
-                total = sum(states.values()) + activations.peak(*shape, *way, recompute)
-                cells += [_gb(total), _gib(total), next((f"{gpu:g}" for gpu in gpus.fitting(total)), "–")]
+                total = sum(states.values()) + activations.peak(shape, *way, recompute)
+                cells += [gb(total), _gib(total), next((f"{gpu:g}" for gpu in gpus.fitting(total)), "–")]
             table.add_row(label, recompute, *cells, end_section=recompute == activations.RECOMPUTE[-1])
     return table
 
@@ -253,22 +241,24 @@ def _check(parameters: float | None, each: Bytes, counts: dict[str, int]) -> Non
             raise ValueError(f"{name}={value} must not be negative")
 
 
-def _table(columns: list[str]) -> Table:
+def table_of(columns: list[str], left: Container[str] = ("stage", "split", "recomputed")) -> Table:
+    """An empty table; all columns but those of text, `left`, are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="left" if name in ("stage", "split", "recomputed") else "right")
+        table.add_column(name, justify="left" if name in left else "right")
     return table
 
 
-def _gb(size: float) -> str:
-    return _decimal(size / GB)
+def gb(size: float) -> str:
+    """Bytes in 10⁹."""
+    return decimal(size / GB)
 
 
 def _gib(size: float) -> str:
-    return _decimal(size / GIB)
+    return decimal(size / GIB)
 
 
-def _decimal(value: float) -> str:
+def decimal(value: float) -> str:
     """One decimal; two digits where that would leave less."""
     return f"{value:,.1f}" if value >= 1 or not value else f"{value:.2g}"
 

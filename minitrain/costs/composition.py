@@ -7,7 +7,7 @@ experts; b sequences in a micro-batch, m micro-batches; dp, pp, tp, ep ranks of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -353,28 +353,38 @@ def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[i
     return size + copy, whole
 
 
-def model_states(
-    parameters: Sequence[Parameter],
-    stage: int,
-    data: int,
-    replicas: int,
-    item: int = 4,
-    optimizer: str = "adamw",
-    gradient_item: int | None = None,
-) -> dict[str, int]:
-    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as in `minitrain.costs.zero.held`.
+class Sharing(NamedTuple):
+    """How data-parallel ranks share what they hold of a model.
 
-    Args:
+    Attributes:
+        stage: Of ZeRO.
         data: Data-parallel ranks, over which states of shared parameters are divided.
         replicas: Ranks that hold the same experts, over which those of experts are divided.
+        item: w, bytes of a parameter's element.
+        gradient: Bytes of a gradient's element.
         optimizer: "adamw", "sgd", "lamb", "lars", "adafactor" or "muon".
-        gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
     """
+
+    stage: int
+    data: int
+    replicas: int
+    item: int
+    gradient: int
+    optimizer: str
+
+    def buffers(self, parameters: Sequence[Parameter]) -> Iterator[tuple[list[Parameter], int, int]]:
+        """Each flat buffer, its elements, and over how many ranks it is divided."""
+        for line in lines(parameters, self.stage, self.optimizer):
+            yield line, sum(each.elements for each in line), self.replicas if line[0].expert else self.data
+
+
+def model_states(parameters: Sequence[Parameter], sharing: Sharing) -> dict[str, int]:
+    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as `minitrain.costs.zero.held`."""
+    item = sharing.item
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
-    for line in lines(parameters, stage, optimizer):
-        one = zero.Line(sum(each.elements for each in line), item)  # one step counter for all of its tensors
-        held = zero.held(
-            stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item, line), gradient_item
-        )
+    for line, elements, ranks in sharing.buffers(parameters):
+        one = zero.Line(elements, item)  # one step counter for all of its tensors
+        states = state_bytes(sharing.optimizer, item, line)
+        held = zero.held(sharing.stage, [one], ranks, *states, sharing.gradient)
         total = {name: size + held[name] for name, size in total.items()}
     return total

@@ -20,18 +20,9 @@ from minitrain.costs.time_bar import ADAM, HALF, LOSS, Reached
 
 
 class Cut(NamedTuple):
-    """How a model and its batch are cut.
+    """How a model and its batch are cut: d, p, c, t, e, the stage of ZeRO, …, m, b.
 
-    Attributes:
-        dp: Data-parallel ranks, d.
-        pp: Pipeline stages, p.
-        cp: Context-parallel ranks, c, as a ring.
-        tp: Tensor-parallel ranks, t.
-        ep: Expert-parallel ranks, e, among the data-parallel ones.
-        sequence: Whether there is sequence parallelism.
-        recompute: "none", "selective" or "full".
-        microbatches: Of each data-parallel rank in a step, m.
-        sequences: Of a micro-batch, b.
+    Ranks of cp are a ring, and those of ep are among the data-parallel ones. `sequence`: sequence parallelism.
     """
 
     dp: int = 1

@@ -1,13 +1,15 @@
 """What a training step holds on one device, in bytes: model states, and what forward keeps for backward.
 
 `python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds
-(`minitrain.costs.calculator`). Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
-tensor-parallel ranks; `item` bytes of an element.
+(`minitrain.costs.calculator`). Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence;
+`item` bytes of an element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from minitrain.costs.composition import Shape, model_parameters
 
 GB = 10**9
 GPUS = (24, 32, 40, 80, 141, 192)  # GB of common GPUs
@@ -38,39 +40,12 @@ def adamw_bytes(parameters: int, tensors: int, item: int = 4) -> int:
     return 2 * item * parameters + 4 * tensors
 
 
-def gpt_layer_parameters(hidden: int) -> int:
-    """12h² + 13h parameters of one block: matrices, biases, and two norms (Radford et al. 2019, §2.3)."""
-    attention = 4 * (hidden * hidden + hidden)
-    mlp = 2 * 4 * hidden * hidden + (4 * hidden + hidden)
-    return attention + mlp + 2 * 2 * hidden
-
-
 def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, tied: bool = True) -> int:
     """L(12h² + 13h) + (V + positions)h + 2h parameters of the model; without tying Vh more (Radford et al. 2019, §2.3).
 
     With rotary positions there is no table of them: `positions` is 0.
     """
-    embeddings = (vocabulary + positions) * hidden
-    head = 0 if tied else vocabulary * hidden
-    return embeddings + layers * gpt_layer_parameters(hidden) + 2 * hidden + head
-
-
-def gpt_shard_parameters(
-    vocabulary: int, positions: int, layers: int, hidden: int, tensor: int, tied: bool = True
-) -> int:
-    """L((12h² + 7h)/t + 6h) + ⌈V/t⌉h + positions · h + 2h parameters on each of t ranks; without tying ⌈V/t⌉h more.
-
-    Divided are matrices, biases of the column-parallel ones (3h + 4h of a layer), and the vocabulary; norms, the biases
-    added after the sum (2h of a layer) and positions are on each rank (Shoeybi et al. 2019, "Megatron-LM", §3).
-    """
-    if hidden % tensor:
-        raise ValueError(
-            f"hidden={hidden} cannot be split over {tensor} tensor-parallel ranks; use a multiple of {tensor}"
-        )
-    divided = (12 * hidden * hidden + 7 * hidden) // tensor
-    whole = 2 * hidden + 4 * hidden  # biases of the row-parallel matrices, and the two norms
-    tokens = -(-vocabulary // tensor) * hidden * (1 if tied else 2)
-    return layers * (divided + whole) + tokens + positions * hidden + 2 * hidden
+    return model_parameters(Shape(layers, hidden, 1, positions, vocabulary, tied))
 
 
 def gpt_tensors(layers: int, tied: bool = True) -> int:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from minitrain.costs import composition
 from minitrain.costs.communication import Traffic, ring_all_gather, ring_all_reduce
+from minitrain.costs.composition import Shape
+from minitrain.costs.composition_work import layer_work
 
 
 class Ways(NamedTuple):
@@ -30,8 +33,7 @@ def payload(batch: int, seq: int, hidden: int, item: int = 4) -> int:
 
 def layer_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
     """4(t−1)/t · bsh·w: bytes that a rank sends in two all-reduces, one way (Narayanan et al. 2021, §3.2)."""
-    one = ring_all_reduce(batch * seq * hidden, item, ranks, rank)
-    return one + one
+    return 2 * ring_all_reduce(batch * seq * hidden, item, ranks, rank)
 
 
 def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
@@ -58,21 +60,11 @@ def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None =
 
     Norms and row biases, 6h, are on every rank; k key and value heads are cut over min(k, t) (Shoeybi et al. 2019, §3).
     """
-    kv_heads = kv_heads or heads
-    kv_width = kv_heads * (hidden // heads)
-    attention = column_parameters(hidden, hidden, ranks) + row_parameters(hidden, hidden, ranks)
-    attention += 2 * column_parameters(hidden, kv_width, min(kv_heads, ranks))
-    mlp = column_parameters(hidden, 4 * hidden, ranks) + row_parameters(4 * hidden, hidden, ranks)
-    return attention + mlp + 4 * hidden
+    shape = Shape(1, hidden, heads, 1, 1, kv_heads=kv_heads or heads)
+    return sum(each.elements for each in composition.layer_parameters(shape, 0, ranks))
 
 
 def layer_flops(batch: int, seq: int, hidden: int, heads: int, ranks: int = 1, kv_heads: int | None = None) -> Ways:
     """24bsh²/t + 4bs²h/t operations forward, with masked scores; twice as many backward (Narayanan et al. 2021)."""
-    kv_heads = kv_heads or heads
-    kv_width = kv_heads * (hidden // heads) // min(kv_heads, ranks)
-    tokens = batch * seq
-    projections = 2 * tokens * hidden * (2 * (hidden // ranks) + 2 * kv_width)
-    scores = 2 * 2 * batch * seq * seq * (hidden // ranks)
-    mlp = 2 * 2 * tokens * hidden * (4 * hidden // ranks)
-    forward = projections + scores + mlp
-    return Ways(forward, 2 * forward)
+    work = layer_work(batch, Shape(1, hidden, heads, seq, 1, kv_heads=kv_heads or heads), 0, tensor=ranks)
+    return Ways(work.forward, work.backward + work.weight)

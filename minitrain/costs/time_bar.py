@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minitrain.costs import memory, recomputation, zero
-from minitrain.costs.composition import Shape
+from minitrain.costs import zero
+from minitrain.costs.composition import Shape, model_parameters
+from minitrain.costs.composition_work import step_flops
 from minitrain.costs.fabric import DEFAULT, Fabric, pieces
 from minitrain.costs.roofline import Machine, utilization
 
@@ -108,14 +109,8 @@ def data_parallel_bar(
     """
     if ranks < 1 or not 0 < reached <= 1:
         raise ValueError(f"ranks={ranks} must be at least 1, and reached={reached} more than 0 and at most 1")
-    flops = recomputation.step_flops(1, shape.positions, shape.hidden, shape.layers, shape.vocabulary)
-    flops *= step_tokens / shape.positions / ranks
-    parameters, compute = parameters_of(shape), flops / (reached * machine.flops)
+    flops = step_flops(1, shape) * step_tokens / shape.positions / ranks
+    parameters, compute = model_parameters(shape), flops / (reached * machine.flops)
     sent = (ranks - 1) / ranks * zero.volume(0, parameters) * item / fabric.ring(machine, ranks)
     sent += 2 * pieces(parameters, ranks, shape.layers) * fabric.wait(ranks)
     return Bar(compute, *overlap((sent, 2 / 3 * compute)))
-
-
-def parameters_of(shape: Shape) -> int:
-    """N of a model without experts."""
-    return memory.gpt_parameters(shape.vocabulary, shape.positions, shape.layers, shape.hidden, shape.tied)

@@ -7,7 +7,7 @@ optimizer states for each parameter, A micro-batches in a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_reduce_scatter
@@ -97,23 +97,14 @@ def held(
     return total
 
 
-def reduce_scatter_traffic(lines: Sequence[Line], ranks: int, rank: int) -> Traffic:
-    """What a rank sends when the gradients of all lines go once around the ring: (n−1)/n of each padded line."""
-    sent = NOTHING
-    for line in lines:
-        if line.trainable:
-            padded = line.elements + padding(line.elements, ranks)
-            sent += ring_reduce_scatter(padded, line.item_size, ranks, rank)
-    return sent
-
-
-def all_gather_traffic(lines: Sequence[Line], ranks: int, rank: int, frozen: bool = False) -> Traffic:
-    """What a rank sends when all lines (the frozen ones only if asked) are gathered once: (n−1)/n of each."""
+def _around(
+    lines: Sequence[Line], ranks: int, rank: int, ring: Callable[..., Traffic], frozen: bool = False
+) -> Traffic:
+    """What a rank sends when all lines (the frozen ones only if asked) go once around a ring: (n−1)/n of each."""
     sent = NOTHING
     for line in lines:
         if line.trainable or frozen:
-            padded = line.elements + padding(line.elements, ranks)
-            sent += ring_all_gather(padded, line.item_size, ranks, rank)
+            sent += ring(line.elements + padding(line.elements, ranks), line.item_size, ranks, rank)
     return sent
 
 
@@ -124,14 +115,11 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
     """
     if stage not in STAGES[1:]:
         raise ValueError(f"stage={stage} has no lines; use 1, 2 or 3")
-    reduced = reduce_scatter_traffic(lines, ranks, rank)
-    gathered = all_gather_traffic(lines, ranks, rank, frozen=stage == 3)
+    reduced = _around(lines, ranks, rank, ring_reduce_scatter)
+    gathered = _around(lines, ranks, rank, ring_all_gather, frozen=stage == 3)
     reductions = 1 if stage == 1 else micro_batches
     gatherings = 2 * micro_batches if stage == 3 else 1
-    return Traffic(
-        reductions * reduced.bytes + gatherings * gathered.bytes,
-        reductions * reduced.messages + gatherings * gathered.messages,
-    )
+    return reductions * reduced + gatherings * gathered
 
 
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:

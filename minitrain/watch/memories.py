@@ -38,12 +38,15 @@ class Patches:
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
 
-    def replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-        """Replace `owner.name` by what `around` makes of it."""
+    def replace(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+        """Let `instead` be called in place of `owner.name`, with the original before the arguments."""
         original = getattr(owner, name)
-        self._originals.append((owner, name, original))
-        made = around(original)
-        setattr(owner, name, wraps(original)(made) if callable(made) else made)
+        self.put(owner, name, wraps(original)(lambda *args, **kwargs: instead(original, *args, **kwargs)))
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set `owner.name`."""
+        self._originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
     def undo(self) -> None:
         """Put the originals back."""
@@ -113,86 +116,62 @@ class Memories:
         for name in MAKERS:
             patches.replace(torch, name, self._maker)
         patches.replace(torch.nn.functional, "one_hot", self._looks)
-        for name, around in {"new_tensor": self._new_tensor, "cpu": self._cpu, "to": self._to}.items():
-            patches.replace(Tensor, name, around)
-        for name in ("tolist", "__repr__", "__format__"):
-            patches.replace(Tensor, name, self._on_gpu_first(self._reads))
+        for name, instead in {"new_tensor": self._new_tensor, "cpu": self._cpu, "to": self._to}.items():
+            patches.replace(Tensor, name, instead)
         refuse = partial(self._broken, "numpy cannot read a tensor of the GPU; call tensor.cpu() first")
-        for name in ("numpy", "__array__"):
-            patches.replace(Tensor, name, self._on_gpu_first(refuse))
-        patches.replace(Tensor, "device", self._device)
+        for act, names in ((self._reads, ("tolist", "__repr__", "__format__")), (refuse, ("numpy", "__array__"))):
+            for name in names:
+                patches.replace(Tensor, name, partial(self._on_gpu_first, act))
+        own: Any = Tensor.device
+        patches.put(Tensor, "device", property(lambda tensor: GPU if self.on_gpu(tensor) else own.__get__(tensor)))
 
-    def _device(self, original: Any) -> Any:
-        return property(lambda tensor: GPU if self.on_gpu(tensor) else original.__get__(tensor))
+    def _maker(self, original: Any, *args: Any, **kwargs: Any) -> Tensor:
+        tensor = original(*args, **kwargs)
+        device = torch.device(kwargs.get("device") or "cpu")
+        storage = _storage(tensor)
+        by_autograd = sys._getframe(2).f_globals.get("__name__") == "torch.autograd"  # to begin backward with
+        if device.type == "cpu" and not tensor.is_meta and storage not in self._on_gpu and not by_autograd:
+            self._put(storage, self._on_cpu if device.index is None else self._on_gpu)
+        return tensor
 
-    def _maker(self, original: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Tensor:
-            tensor = original(*args, **kwargs)
-            device = torch.device(kwargs.get("device") or "cpu")
-            storage = _storage(tensor)
-            by_autograd = sys._getframe(1).f_globals.get("__name__") == "torch.autograd"  # to begin backward with
-            if device.type == "cpu" and not tensor.is_meta and storage not in self._on_gpu and not by_autograd:
-                self._put(storage, self._on_cpu if device.index is None else self._on_gpu)
-            return tensor
+    def _looks(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._looks_only_on_cpus = True  # at its argument; on GPUs it trusts
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._looks_only_on_cpus = False
 
-        return make
+    def _new_tensor(self, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        made = original(tensor, *args, **kwargs)
+        if self.on_gpu(tensor) and "device" not in kwargs:
+            self._put(_storage(made), self._on_gpu)
+        return made
 
-    def _looks(self, original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._looks_only_on_cpus = True  # at its argument; on GPUs it trusts
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._looks_only_on_cpus = False
+    def _cpu(self, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not self.on_gpu(tensor):
+            return original(tensor, *args, **kwargs)
+        self._reads()
+        copy = tensor.clone()
+        self._on_gpu.discard(_storage(copy))
+        self._put(_storage(copy), self._on_cpu)
+        return copy
 
-        return call
+    def _to(self, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        places = [each for each in (*args[:1], kwargs.get("device")) if isinstance(each, (str, int, torch.device))]
+        place = torch.device(places[0]) if places else None
+        if place is None or place.type != "cpu" or not self.on_gpu(tensor):
+            return original(tensor, *args, **kwargs)
+        # From the GPU to the GPU nothing moves, and to the CPU it does: to torch here, it is the other way round.
+        positional = args[1:] if args and places[0] is args[0] else args
+        asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
+        rest = {key: asked[key] for key in ("dtype", "copy", "memory_format") if asked.get(key) is not None}
+        tensor = tensor.cpu() if place.index is None else tensor
+        return original(tensor, tensor.dtype if "dtype" not in rest else rest.pop("dtype"), **rest)
 
-    def _new_tensor(self, original: Any) -> Any:
-        def new_tensor(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            made = original(tensor, *args, **kwargs)
-            if self.on_gpu(tensor) and "device" not in kwargs:
-                self._put(_storage(made), self._on_gpu)
-            return made
-
-        return new_tensor
-
-    def _cpu(self, original: Any) -> Any:
-        def cpu(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            if not self.on_gpu(tensor):
-                return original(tensor, *args, **kwargs)
-            self._reads()
-            copy = tensor.clone()
-            self._on_gpu.discard(_storage(copy))
-            self._put(_storage(copy), self._on_cpu)
-            return copy
-
-        return cpu
-
-    def _to(self, original: Any) -> Any:
-        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            places = [each for each in (*args[:1], kwargs.get("device")) if isinstance(each, (str, int, torch.device))]
-            place = torch.device(places[0]) if places else None
-            if place is None or place.type != "cpu" or not self.on_gpu(tensor):
-                return original(tensor, *args, **kwargs)
-            # From the GPU to the GPU nothing moves, and to the CPU it does: to torch here, it is the other way round.
-            positional = args[1:] if args and places[0] is args[0] else args
-            asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
-            rest = {key: asked[key] for key in ("dtype", "copy", "memory_format") if asked.get(key) is not None}
-            tensor = tensor.cpu() if place.index is None else tensor
-            return original(tensor, tensor.dtype if "dtype" not in rest else rest.pop("dtype"), **rest)
-
-        return to
-
-    def _on_gpu_first(self, act: Callable[[], None]) -> Callable[[Any], Any]:
-        def around(original: Any) -> Any:
-            def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if self.on_gpu(tensor):
-                    act()
-                return original(tensor, *args, **kwargs)
-
-            return read
-
-        return around
+    def _on_gpu_first(self, act: Callable[[], None], original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.on_gpu(tensor):
+            act()
+        return original(tensor, *args, **kwargs)
 
 
 class Devices:

@@ -168,74 +168,63 @@ class Rehearsal(Mode):
         for module in (distributed_c10d, dist):
             replace(module, "destroy_process_group", self._destroy)
             replace(module, "batch_isend_irecv", self._batched)
-        replace(distributed_c10d, "_get_object_coll_device", lambda original: lambda group=None: str(self._device))
+        replace(distributed_c10d, "_get_object_coll_device", lambda original, group=None: str(self._device))
         replace(dist.Work, "wait", self._wait)
 
-    def _new_group(self, original: Any) -> Any:
-        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-            members = tuple(range(dist.get_world_size()) if ranks is None else sorted(ranks))
-            label, line = ",".join(map(str, members)), site().line
-            group = original(ranks, timeout, backend, *args, **kwargs)
-            inside = dist.get_rank() in members
-            if inside:
-                self._name(group, members)
-            if inside and str(backend) == "gloo":
-                self._gloo.add(group)
-            else:
-                # Whatever the backend: ranks outside take part in a split of everyone's communicator.
-                self.steps.append(Step("make", line, label))
-            return group
+    def _new_group(
+        self, original: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        members = tuple(range(dist.get_world_size()) if ranks is None else sorted(ranks))
+        label, line = ",".join(map(str, members)), site().line
+        group = original(ranks, timeout, backend, *args, **kwargs)
+        inside = dist.get_rank() in members
+        if inside:
+            self._name(group, members)
+        if inside and str(backend) == "gloo":
+            self._gloo.add(group)
+        else:
+            # Whatever the backend: ranks outside take part in a split of everyone's communicator.
+            self.steps.append(Step("make", line, label))
+        return group
 
-        return new_group
-
-    def _split_group(self, original: Any) -> Any:
-        def split_group(parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-            parts = [tuple(sorted(part)) for part in split_ranks]
-            line = site().line
-            group = original(parent_pg, split_ranks, *args, **kwargs)
-            if group is not None:
-                self._name(group, next(part for part in parts if dist.get_rank() in part))
-            self.steps.append(Step("make", line, " and ".join(",".join(map(str, part)) for part in parts)))
-            return group
-
-        return split_group
+    def _split_group(
+        self, original: Any, parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        parts = [tuple(sorted(part)) for part in split_ranks]
+        line = site().line
+        group = original(parent_pg, split_ranks, *args, **kwargs)
+        if group is not None:
+            self._name(group, next(part for part in parts if dist.get_rank() in part))
+        self.steps.append(Step("make", line, " and ".join(",".join(map(str, part)) for part in parts)))
+        return group
 
     def _name(self, group: Any, members: tuple[int, ...]) -> None:
         self._counts[members] += 1
         self._names[group] = name = f"{','.join(map(str, members))}#{self._counts[members]}"
         self._members[name] = members
 
-    def _destroy(self, original: Any) -> Any:
-        def destroy(group: Any = None) -> None:
-            if group is not None and group is not dist.group.WORLD:
-                name = self._names.pop(group, "")  # no longer referenced, so that its threads end
-                if name and group not in self._gloo:
-                    self.steps.append(Step("end", site().line, name))
-                self._gloo.discard(group)
-            original(group)
+    def _destroy(self, original: Any, group: Any = None) -> None:
+        if group is not None and group is not dist.group.WORLD:
+            name = self._names.pop(group, "")  # no longer referenced, so that its threads end
+            if name and group not in self._gloo:
+                self.steps.append(Step("end", site().line, name))
+            self._gloo.discard(group)
+        original(group)
 
-        return destroy
+    def _batched(self, original: Any, messages: Any) -> Any:
+        self._batches += 1
+        self._batch = self._batches
+        first = len(self.steps)
+        try:
+            works = original(messages)
+        finally:
+            self._batch = None
+        if len(works) < len(messages):  # NCCL has one work for all of a batch
+            self._works = {work: of for work, of in self._works.items() if of[0] < first}
+            self._works[works[0]] = tuple(range(first, len(self.steps)))
+        return works
 
-    def _batched(self, original: Any) -> Any:
-        def batched(messages: Any) -> Any:
-            self._batches += 1
-            self._batch = self._batches
-            first = len(self.steps)
-            try:
-                works = original(messages)
-            finally:
-                self._batch = None
-            if len(works) < len(messages):  # NCCL has one work for all of a batch
-                self._works = {work: of for work, of in self._works.items() if of[0] < first}
-                self._works[works[0]] = tuple(range(first, len(self.steps)))
-            return works
-
-        return batched
-
-    def _wait(self, original: Any) -> Any:
-        def wait(work: Any, *args: Any) -> Any:
-            if numbers := self._works.pop(work, ()):
-                self.steps.append(Step("wait", of=numbers))
-            return original(work, *args)
-
-        return wait
+    def _wait(self, original: Any, work: Any, *args: Any) -> Any:
+        if numbers := self._works.pop(work, ()):
+            self.steps.append(Step("wait", of=numbers))
+        return original(work, *args)

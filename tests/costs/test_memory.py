@@ -11,12 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from minitrain.costs import memory, zero
-from minitrain.costs.calculator import GB, GIB, calculate, splits
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
+from minitrain.costs import zero
+from minitrain.costs.calculator import GB, GIB, Shape, calculate, splits
 
 # Rajbhandari et al. 2020, table 1, as printed: GB for each number of ranks, stages 1 to 3.
 TABLE_1 = {
@@ -106,7 +103,7 @@ def test_korthikantis_22_billion(capsys):
     whole, tensor = (34 + scores, 34, 2), (10 + 24 / 8 + scores / 8, 10 + 24 / 8, 2)
     assert found == [round(factor, 2) for factor in (*whole, *tensor, *(factor / 8 for factor in whole))]
     peak = dict(zip(splits(8), kept[::3], strict=True))["tensor 8"][5]
-    shard = memory.gpt_shard_parameters(51200, 2048, 48, 6144, 8)
+    shard = Shape(4, 2048, 6144, 64, 48, 51200).parameters(8)
     total = table(printed, "Model states and activations")[0]
     assert float(total[5]) == pytest.approx(16 * shard / GB + float(peak), abs=0.11)
     assert float(total[6]) == pytest.approx(float(total[5]) * GB / GIB, abs=0.11)
@@ -152,24 +149,3 @@ def test_a_mistake_is_one_line():
     done = run("--layers", "3")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: layers=3 alone is no shape; give --hidden, --heads, --seq too\n"
-
-
-@pytest.mark.parametrize("tied", (True, False))
-@pytest.mark.parametrize("tensor", (1, 2, 4))
-def test_parameters_of_a_shard(tensor, tied):
-    """Megatron's cut of every parameter of the GPT, by its name."""
-    config = GPTConfig(vocabulary=29, positions=11, layers=2, hidden=8, heads=4, tied=tied)
-    with torch.device("meta"):
-        model = GPT(config, seed=0)
-    columns = ("query.weight", "query.bias", "key.weight", "key.bias", "value.weight", "value.bias")
-    held = 0
-    for name, parameter in model.named_parameters():
-        if name.endswith((*columns, "up.weight", "up.bias", "attention.output.weight", "down.weight")):
-            held += parameter.numel() // tensor
-        elif name in ("embedding.tokens.weight", "head.weight"):
-            held += -(-29 // tensor) * 8
-        else:
-            held += parameter.numel()
-    assert memory.gpt_shard_parameters(29, 11, 2, 8, tensor, tied) == held
-    if tensor == 1:
-        assert held == memory.gpt_parameters(29, 11, 2, 8, tied)

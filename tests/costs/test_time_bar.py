@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.costs import communication, composition_work
+from minitrain.costs import communication, composition, composition_work
 from minitrain.costs import roofline as roofline_costs
 from minitrain.costs import time_bar as costs
 from minitrain.costs.fabric import Fabric
@@ -31,12 +31,12 @@ def test_a_step_is_all_that_takes_time():
 
 def test_seven_billion_parameters_on_512_h100():
     shape, machine = SEVEN_BILLION, MACHINES["H100"]
-    assert costs.parameters_of(shape) == pytest.approx(6.66e9, rel=1e-3)
+    assert composition.model_parameters(shape) == pytest.approx(6.66e9, rel=1e-3)
     # A GPU in each node, with its own card at its full rate.
     bar = costs.data_parallel_bar(shape, machine, 512, 2**22, Fabric(1, reached_out=1.0, hop_out=0.0))
     flops = composition_work.step_flops(2**22 // 2048, shape) / 512
     assert bar.compute == pytest.approx(flops / (0.5 * machine.flops))
-    sent = communication.ring_all_reduce_time(2 * costs.parameters_of(shape), 512, 0, 1 / machine.network)
+    sent = communication.ring_all_reduce_time(2 * composition.model_parameters(shape), 512, 0, 1 / machine.network)
     assert bar.hidden + bar.exposed == pytest.approx(sent)
     assert bar.hidden == pytest.approx(2 / 3 * bar.compute)  # 8192 tokens are too few to hide the rest
     assert bar.mfu(flops, machine.flops) == pytest.approx(0.5 * bar.compute / bar.step)

@@ -18,7 +18,7 @@ MUTATIONS = table(
     # The whole model stays on every rank.
     ("composition.three_axes.Training.__init__", "parallelize(gpt, self.tp)", "pass"),
     # An MLP that is not wide.
-    ("costs.tensor_parallel.layer_parameters", "row_parameters(4 * hidden", "row_parameters(hidden"),
+    ("costs.composition.Shape.mlp_width", "4 * self.hidden", "self.hidden"),
     by_claim("composition.three_axes", "pp: bytes"),
     # Every replica takes the whole batch.
     ("composition.three_axes.Training.step", "each.chunk(replicas)[replica]", "each"),

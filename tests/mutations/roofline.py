@@ -78,7 +78,7 @@ MUTATIONS = table(
     ("costs.roofline.Machine.ridge", "self.flops / self.memory", "2 * self.flops / self.memory"),
     by_claim("roofline.flops", "operations of a step, from 6NT"),
     ("costs.roofline.six_n", "6 * parameters", "2 * parameters"),
-    ("costs.roofline.six_n_misses", "+ 2 * hidden", ""),
+    ("costs.roofline.six_n_misses", "13 * layers + 2", "13 * layers"),
     by_claim("roofline.flops", "operations of a step, from"),
     ("costs.roofline.six_n_misses", "0 if tied else vocabulary", "0 * vocabulary"),
     by_claim("roofline.flops", "MFU of PaLM"),

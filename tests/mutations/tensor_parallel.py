@@ -75,13 +75,13 @@ MUTATIONS = table(
     by_claim("tensor_parallel.attention", "small form, a layer: payload of two all-reduces"),
     ("costs.tensor_parallel.payload", " * item", " * 4"),
     by_claim("tensor_parallel.attention", "a layer, each way: bytes sent"),
-    ("costs.tensor_parallel.layer_traffic", "one + one", "one"),
+    ("costs.tensor_parallel.layer_traffic", "2 * ring", "ring"),
     by_claim("tensor_parallel.attention", "an MLP cut rows first, each way: bytes"),
     ("costs.tensor_parallel.row_first_mlp_traffic", "4 * batch", "batch"),
     by_claim("tensor_parallel.attention", "a layer: FLOPs"),
-    ("costs.tensor_parallel.layer_flops", "(4 * hidden // ranks)", "(hidden // ranks)"),
-    ("costs.tensor_parallel.layer_flops", "seq * seq", "seq * seq // 2"),
-    ("costs.tensor_parallel.layer_flops", "2 * forward)", "3 * forward)"),
+    ("costs.composition_work.layer_work", "* shared + rows", "* shared // 2 + rows"),
+    ("costs.composition_work.core_work", "(shape.width + shape.mixed_width)", "shape.width"),
+    ("costs.tensor_parallel.layer_flops", "work.backward + ", "2 * work.backward + "),
     by_claim("tensor_parallel.linear", "bytes of parameters of either layer"),
     # A bias that is whole where it is cut, and cut where it is whole.
     (
@@ -91,7 +91,7 @@ MUTATIONS = table(
     ),
     ("costs.tensor_parallel.row_parameters", "inputs // ranks + bias) * outputs", "inputs + bias) * outputs // ranks"),
     by_claim("tensor_parallel.attention", "a layer: bytes of parameters"),
-    ("costs.tensor_parallel.layer_parameters", " + 4 * hidden", " + 2 * hidden"),
+    ("costs.composition._norm", '("weight", "bias")', '("bias",)'),
     by_test("tests/costs/test_vocabulary.py::test_by_hand", "the demo takes no multiple"),
     ("costs.vocabulary.padded", "ranks * multiple", "ranks + multiple - 1"),
     by_test(

@@ -12,7 +12,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.planning.full import measure, published
 from minitrain.planning.full.plan_time import shape_of
-from minitrain.planning.full.time_model import fitted, seconds_of_step
+from minitrain.planning.full.time_model import any_step_time, fitted
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a comparison simulates many pipelines
 STEPS = Steps(batch=6)
@@ -85,7 +85,7 @@ def test_a_row_is_read_as_what_was_measured(few, tmp_path, capsys):
         assert shape_of(run.model) == shape_of(model)._replace(kv_heads=12, inner=4 * 768)
         assert run.seconds == pytest.approx(16 * 1024 / (1000 * number))
         cluster = fitted(MACHINES["H100"], published.Fabric(4))
-        assert published.seconds(run) == pytest.approx(seconds_of_step(model, layout, steps, cluster))
+        assert published.seconds(run) == pytest.approx(any_step_time(model, layout, steps, cluster).step)
     assert published.main(published.Command(runs=own)) == 0
     assert capsys.readouterr().out.count("measured here, gpt2, 4 × mine, dp2×tp2") == 1
 

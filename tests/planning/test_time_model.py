@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.costs import roofline, time_bar
+from minitrain.costs import composition, roofline, time_bar
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 from minitrain.costs.time_bar import Reached
@@ -104,7 +104,7 @@ def test_a_long_ring_waits_even_for_few_bytes():
     sent = {dp: each.hidden + each.exposed for dp, each in seconds.items()}
     # Fourteen and four all-reduces, two rings each: 2 (448 · 3 + 63 · 10) µs and 2 (1792 · 3 + 255 · 10) µs.
     waits = {512: 14 * 2 * (448 * 3e-6 + 63 * 10e-6), 2048: 4 * 2 * (1792 * 3e-6 + 255 * 10e-6)}
-    bytes_ = {dp: 2 * (dp - 1) / dp * 2 * time_bar.parameters_of(SEVEN_BILLION) / (0.8 * 400e9) for dp in sent}
+    bytes_ = {dp: 2 * (dp - 1) / dp * 2 * composition.model_parameters(SEVEN_BILLION) / (0.8 * 400e9) for dp in sent}
     assert sent == pytest.approx({dp: waits[dp] + bytes_[dp] for dp in sent}, rel=1e-3)
 
 
@@ -114,7 +114,7 @@ def test_what_is_fitted_takes_time():
     plain = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5)))
     moved = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5, moved=100.0)))
     lost = step_time(MODEL, layout, BATCH, Cluster(H100, reached=Reached(core=0.5, contended=0.5)))
-    tokens, parameters = 2048 * 2048 / 64, time_bar.parameters_of(SEVEN_BILLION)
+    tokens, parameters = 2048 * 2048 / 64, composition.model_parameters(SEVEN_BILLION)
     seconds = (32 * 100 * tokens * 4096 + 20 * tokens * 50257 + 30 * parameters / 64) / H100.memory
     assert moved.compute - plain.compute == pytest.approx(seconds, rel=1e-3)
     assert lost.step - plain.step == pytest.approx(plain.hidden / 2) and plain.hidden > 0

@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, m
 # Learning rates of AdamW by number of parameters: Brown et al. 2020, table 2.1.
 RATES = {125e6: 6e-4, 350e6: 3e-4, 760e6: 2.5e-4, 1.3e9: 2e-4, 2.7e9: 1.6e-4, 6.7e9: 1.2e-4, 13e9: 1e-4, 175e9: 6e-5}
 SIZES = ("layers", "hidden", "heads", "positions", "vocabulary", "kv_heads", "mlp_hidden")
+MORE = ("experts", "dropout", "positions_kind")
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TIE = 0.05  # the median error of the model of time
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
@@ -116,9 +118,7 @@ class Command:
 
     @property
     def model(self) -> Model:
-        given = {name: getattr(self, name) for name in SIZES}
-        kind = self.positions_kind
-        return Model(self.preset, **given, dropout=self.dropout, experts=self.experts, positions_kind=kind)
+        return Model(self.preset, **{name: getattr(self, name) for name in (*SIZES, *MORE)})
 
     @property
     def steps(self) -> Steps:
@@ -255,11 +255,10 @@ def _show(asked: Command, cluster: Cluster, found: list[Proposal], measured: lis
         f"{asked.per_node} in a node; {asked.batch:,} sequences per step in {asked.dtype}"
     )
     console.print(table(asked, found))
-    parts = {"products": best.bar.compute, "recomputation": best.bar.again}
-    parts |= {"pipeline bubble": best.bar.idle, "messages": best.bar.exposed}
-    spent = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items() if seconds)
+    parts = {"products": "compute", "recomputation": "again", "pipeline bubble": "idle", "messages": "exposed"}
+    spent = [f"{name} {took:.3g} s" for name, part in parts.items() if (took := getattr(best.bar, part))]
     console.print(
-        f"The best: {best.bar.step:.3g} s per step ({spent}), {days(asked.tokens, best):,.1f} days for "
+        f"The best: {best.bar.step:.3g} s per step ({', '.join(spent)}), {days(asked.tokens, best):,.1f} days for "
         f"{asked.tokens / 1e9:,.4g} · 10⁹ tokens. Start it with"
     )
     # Not by rich, which would wrap the lines: a shell must be able to read them.
@@ -287,9 +286,9 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
                 f"{runs(other[0])} layers in its stages, because the last stage has the head, too. The trainer cannot "
                 "do this yet; Megatron-LM can (--decoder-last-pipeline-num-layers)."
             )
-    modes = [(each.layout.cp_mode, str(number)) for number, each in enumerate(found, 1) if each.layout.cp > 1]
-    for mode in sorted({mode for mode, _ in modes}):
-        which = ", ".join(number for its, number in modes if its == mode)
+    modes = sorted((each.layout.cp_mode, number) for number, each in enumerate(found, 1) if each.layout.cp > 1)
+    for mode, those in groupby(modes, lambda pair: pair[0]):
+        which = ", ".join(str(number) for _, number in those)
         said.append(f"Ranks along cp share each sequence by --cp-mode {mode} in layouts {which}.")
     near = sum(each.bar.step <= (1 + TIE) * found[0].bar.step for each in found)
     if near > 1:
@@ -308,13 +307,7 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
 
 def runs(counts: list[int]) -> str:
     """Numbers with repetitions counted: "32 × 2 + 32 × 1"."""
-    found: list[list[int]] = []
-    for count in counts:
-        if found and found[-1][1] == count:
-            found[-1][0] += 1
-        else:
-            found.append([1, count])
-    return " + ".join(f"{times} × {count}" for times, count in found)
+    return " + ".join(f"{len([*same])} × {count}" for count, same in groupby(counts))
 
 
 def folded(line: str, width: int = 100) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import tyro
 from rich import box
@@ -26,10 +26,10 @@ from rich.table import Table
 
 from minitrain.composition.settings import Layout
 from minitrain.costs.memory import GB, ROOM
-from minitrain.costs.time_bar import Bar
 from minitrain.planning.full import plan_time, published
+from minitrain.planning.full.proposals import Proposal, judge
 from minitrain.planning.full.published import Run
-from minitrain.planning.full.time_model import fitted, most_held, step_time
+from minitrain.planning.full.time_model import fitted
 
 # In `published_runs.csv`: Narayanan et al. 2021, table 1, rows 3, 5, 7 and 10; Grattafiori et al. 2024, table 4.
 _NUMBERS = {"7.5b": 467, "39b": 221, "145b": 468, "1t": 226, "405b": 417}
@@ -39,24 +39,8 @@ ROUNDS = {name: _RUNS[number] for name, number in _NUMBERS.items()}
 ROUNDS["405b"] = replace(ROUNDS["405b"], layout=replace(ROUNDS["405b"].layout, recompute="full"))
 
 
-class Score(NamedTuple):
-    """What a layout reaches.
-
-    Attributes:
-        bar: Seconds of a step, by what they are spent on.
-        tokens: Tokens per second, all GPUs together.
-        flops: Operations per second and GPU; those that recomputation repeats count where the published ones do.
-        mfu: Model FLOP utilization.
-    """
-
-    bar: Bar
-    tokens: float
-    flops: float
-    mfu: float
-
-
-def play(name: str, layout: Layout) -> Score:
-    """The score of a layout in the round called `name`.
+def play(name: str, layout: Layout) -> Proposal:
+    """What a layout reaches in the round called `name`; its tokens per second are the score.
 
     Raises:
         ValueError: There is no such round, the layout takes other than its GPUs, or does not fit into them.
@@ -67,26 +51,22 @@ def play(name: str, layout: Layout) -> Score:
     if layout.ranks != gpus:
         raise ValueError(
             f"dp={layout.dp} · pp={layout.pp} · {f'cp={layout.cp} · ' * (layout.cp > 1)}tp={layout.tp} are "
-            f"{layout.ranks:,} ranks, but round {name} has "
-            f"{gpus:,} GPUs"
+            f"{layout.ranks:,} ranks, but round {name} has {gpus:,} GPUs"
         )
-    # First, since it also checks that the layout fits the model.
-    bar = step_time(at.model, layout, at.steps, fitted(at.machine))
-    held, room = most_held(at.model, layout, at.steps) / GB, (1 - ROOM) * at.machine.size / GB
+    found = judge(at.model, layout, at.steps, fitted(at.machine))
+    held, room = found.held / GB, (1 - ROOM) * at.machine.size / GB
     if held > room:
         raise ValueError(
             f"a rank holds {held:.1f} GB, and {room:.1f} of a GPU's {at.machine.size / GB:.0f} GB can be used "
             f"(the rest is room for what is not counted); use a higher zero, recompute, or a larger tp or pp"
         )
-    work = plan_time.work(at.model, layout, at.steps)
-    own = work.model / gpus / bar.step
-    return Score(bar, work.tokens / bar.step, _counted(at, layout) / gpus / bar.step, own / at.machine.flops)
+    return found
 
 
-def _counted(at: Run, layout: Layout) -> int:
-    """Operations of a step as the paper counts them: Narayanan et al. also what is computed again."""
+def flops(at: Run, layout: Layout, seconds: float) -> float:
+    """Operations per second and GPU as the paper counts them: Narayanan et al. also what is computed again."""
     work = plan_time.work(at.model, layout, at.steps)
-    return work.done if at.source.startswith("Narayanan") else work.model
+    return (work.done if at.source.startswith("Narayanan") else work.model) / layout.ranks / seconds
 
 
 COLUMNS = ("round", "GPUs", "sequences", "layout to beat", "published", "here", "tokens/s")
@@ -100,8 +80,8 @@ def rows() -> list[tuple[str, ...]]:
         chosen = f"{layout}, ZeRO {layout.zero}" if layout.zero else str(layout)
         chosen += f", {layout.schedule} with {layout.chunks} chunks" if layout.schedule == "interleaved" else ""
         gpus = f"{layout.ranks:,} {at.gpu.partition(' ')[0]}"
-        measured = _counted(at, layout) / layout.ranks / at.seconds
-        numbers = f"{measured / 1e12:.0f}", f"{score.flops / 1e12:.0f}", f"{score.tokens:,.0f}"
+        numbers = [f"{flops(at, layout, seconds) / 1e12:.0f}" for seconds in (at.seconds, score.bar.step)]
+        numbers.append(f"{score.tokens:,.0f}")
         found.append((name, gpus, f"{at.steps.batch:,}", chosen, *numbers))
     return found
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from minitrain.composition.settings import Settings, untrained
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
+from minitrain.costs.calculator import decimal, gb, table_of
 from minitrain.costs.memory import GB, ROOM, fitting
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
 from minitrain.planning.full.plan_time import Bubble
 from minitrain.planning.plan import Plan
 
+_table = partial(table_of, left=("pp", "axis", "what", "by", "stages"))
 FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (
     f"GB are 10⁹ bytes. What fits leaves {FREE} of a GPU free for what is not counted: gradients of activations, what "
@@ -96,17 +100,7 @@ def _parts(settings: Settings, tokens: float, flops: float, utilization: float) 
 
 def alike(plans: list[Plan]) -> dict[str, Plan]:
     """One plan for each run of neighbors that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
-    runs: list[list[Plan]] = []
-    for each in plans:
-        same = runs and (each.layers, each.held, each.sends) == (
-            runs[-1][0].layers,
-            runs[-1][0].held,
-            runs[-1][0].sends,
-        )
-        if same:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
+    runs = [[*same] for _, same in groupby(plans, attrgetter("layers", "held", "sends"))]
     names = [str(run[0].coordinate.pp) + (f"–{run[-1].coordinate.pp}" if len(run) > 1 else "") for run in runs]
     return dict(zip(names, (run[0] for run in runs), strict=True))
 
@@ -126,7 +120,7 @@ def held_table(groups: dict[str, Plan]) -> Table:
         total = sum(each.held.values())
         layers = " + ".join(map(str, each.layers))
         gpu = next((f"{size:g}" for size in fitting(total)), "none")
-        table.add_row(name, layers, f"{each.parameters:,}", *map(_gb, each.held.values()), _gb(total), gpu)
+        table.add_row(name, layers, f"{each.parameters:,}", *map(gb, each.held.values()), gb(total), gpu)
     return table
 
 
@@ -180,10 +174,9 @@ def time_table(settings: Settings, tokens: float, flops: float, utilization: flo
     table.add_row(f"MFU that is assumed, of {flops / 1e12:,.4g} · 10¹² operations per second", f"{100 * real:.1f} %")
     table.add_row("  with what is computed again (HFU)", f"{100 * real * done.done / done.model:.1f} %")
     seconds = work_costs.step_seconds(done.model, layout.ranks, real * flops)
-    # `_gb` divides by 10⁹; only its digits are wanted.
-    table.add_row("seconds per step at this MFU", _gb(seconds * GB))
+    table.add_row("seconds per step at this MFU", decimal(seconds))
     days = work_costs.days(tokens, done.tokens, done.model, layout.ranks, real * flops)
-    table.add_row(f"days for {tokens / 1e9:,.4g} · 10⁹ tokens", _gb(days * GB))
+    table.add_row(f"days for {tokens / 1e9:,.4g} · 10⁹ tokens", decimal(days))
     return table
 
 
@@ -234,23 +227,9 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
     yield NOT_COUNTED
 
 
-def _table(columns: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        text = name in ("pp", "axis", "what", "by", "stages")
-        table.add_column(name, justify="left" if text else "right")
-    return table
-
-
 def _bytes(size: int) -> str:
     """With the unit that suits it; a dash for nothing."""
     for unit, name in ((GB, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
     return f"{size} B" if size else "–"
-
-
-def _gb(size: float) -> str:
-    """In 10⁹, with one decimal; two digits where that would leave less."""
-    value = size / GB
-    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.2g}"

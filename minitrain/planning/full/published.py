@@ -20,6 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,8 +35,7 @@ from minitrain.costs import time_bar
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES, Machine
 from minitrain.costs.time_bar import Reached
-from minitrain.planning.full import time_model
-from minitrain.planning.full.time_model import Cluster, fitted
+from minitrain.planning.full.time_model import Cluster, any_step_time, fitted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class Run:
 
     Attributes:
         number: Its id in the file.
-        source: Who published it; `where` says the page.
+        source: Who published it.
         sure: "read" at its source, or "secondary".
         seconds: Of a step, as measured.
         half: Whether about half of each layer was computed again; then the time is the mean of none and all.
@@ -60,7 +60,6 @@ class Run:
 
     number: int
     source: str
-    where: str
     sure: str
     name: str
     gpu: str
@@ -142,7 +141,6 @@ def _run(row: dict[str, str]) -> Run:
     return Run(
         number("id"),
         row["group"],
-        row["source"],
         row["how_sure"],
         row["model"],
         row["gpu"],
@@ -177,11 +175,8 @@ def seconds(run: Run, cluster: Cluster | None = None) -> float:
         machine, core = cluster.machine, cluster.reached.core
         reached = cluster.reached._replace(core=core and core / 2)
         cluster = replace(cluster, machine=machine._replace(flops=2 * machine.flops), reached=reached)
-    found = time_model.seconds_of_step(run.model, run.layout, run.steps, cluster)
-    if run.half:
-        again = time_model.seconds_of_step(run.model, replace(run.layout, recompute="full"), run.steps, cluster)
-        found = (found + again) / 2
-    return found
+    layouts = [run.layout, *([replace(run.layout, recompute="full")] if run.half else [])]
+    return statistics.fmean(any_step_time(run.model, layout, run.steps, cluster).step for layout in layouts)
 
 
 def off(run: Run, cluster: Cluster | None = None) -> float:
@@ -264,13 +259,10 @@ def rows(runs: Sequence[Run], each: Callable[[Run], float] = off) -> list[tuple[
     """The scoreboard under `COLUMNS`: errors of the speed in per cent, by half, source, GPU and kind of layout."""
     usable = [run for run in runs if run.usable]
     full = [run for run in usable if not run.low]
-    halves = {"16 bits, fitted on": Run.fitting, "16 bits, not fitted on": Run.testing}
-    found = {name: errors([each(run) for run in usable if kind.fget(run)]) for name, kind in halves.items()}  # type: ignore[misc]
-    found |= by(full, lambda run: run.source, each) | by(full, lambda run: run.gpu, each)
-    found |= by(full, lambda run: run.kind, each)
-    found |= {
-        f"8 bits, {name}": some for name, some in by([r for r in usable if r.low], lambda r: r.source, each).items()
-    }
+    found = by(full, lambda run: f"16 bits, {'' if run.fitting else 'not '}fitted on", each)
+    for key in ("source", "gpu", "kind"):
+        found |= by(full, attrgetter(key), each)
+    found |= by([run for run in usable if run.low], lambda run: f"8 bits, {run.source}", each)
     return [
         (name, str(some.runs), f"{100 * some.bias:+.0f} %", *(f"{100 * part:.0f} %" for part in some[2:]))
         for name, some in found.items()

@@ -81,14 +81,13 @@ def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> B
         ValueError: The layout does not fit the model.
     """
     check(model, layout, steps)
+    return any_step_time(model, layout, steps, cluster)
+
+
+def any_step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Bar:
+    """As `step_time`, also of a layout that the trainer would refuse."""
     each = stage_seconds(model, layout, steps, cluster)
     return _bar(model, layout, steps, cluster, float(plan_time.span_of(layout, each)))
-
-
-def seconds_of_step(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
-    """As the step of `step_time`, also of a layout that the trainer would refuse."""
-    each = stage_seconds(model, layout, steps, cluster)
-    return _bar(model, layout, steps, cluster, float(plan_time.span_of(layout, each))).step
 
 
 def least_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
@@ -185,19 +184,19 @@ def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: flo
     boundary = (sent["send", "pp"], (compute + again) * (m > 1))
     # Each rank of a ring attends to the keys at hand while the next ones come.
     ring = (sent.get(("send", "cp"), 0.0), _cores(model, layout, steps, cluster) if layout.cp > 1 else 0.0)
-    waited = sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
-    hidden, exposed = overlap(*data, boundary, ring, (waited, 0.0))
-    return Bar(
-        compute + _optimizer(model, layout, cluster), hidden, exposed + cluster.reached.contended * hidden, again, idle
-    )
+    hidden, exposed = overlap(*data, boundary, ring, (waited_for(model, layout, steps, cluster), 0.0))
+    compute += _optimizer(model, layout, cluster)
+    return Bar(compute, hidden, exposed + cluster.reached.contended * hidden, again, idle)
 
 
 def _cores(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
     """Seconds of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
-    seconds = plan_time.core(model, layout, steps) / (
-        (cluster.reached.core or cluster.reached.products) * cluster.machine.flops
+    speed = (cluster.reached.core or cluster.reached.products) * cluster.machine.flops
+    return (
+        plan_time.core(model, layout, steps)
+        / speed
+        * (3.5 / 6 if cluster.reached.core is not None and model.dropout == 0 else 1)
     )
-    return seconds * (3.5 / 6 if cluster.reached.core is not None and model.dropout == 0 else 1)
 
 
 def _optimizer(model: Model, layout: Layout, cluster: Cluster) -> float:
