@@ -23,6 +23,13 @@ MUTATIONS = [
     ),
     Mutation(f"{STEP}.Training.share_of_mean", 'self.axes.place["tp"]', "False", GRADIENTS, REPORTS),
     Mutation(
+        f"{MODEL}.make_router",
+        "if value is not None",
+        'if value and option == "choices"',
+        test="tests/composition/test_step.py::test_options_of_routers[top_k-option2]",
+        why="one device makes the same routers",
+    ),
+    Mutation(
         "minitrain.models.gpt.MLP.mix",
         '"tanh"',
         '"none"',
