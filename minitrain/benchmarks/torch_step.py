@@ -34,8 +34,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from minitrain.comm.world import World
+from minitrain.composition.layout_settings import ScheduleName
 from minitrain.composition.model import make_config
-from minitrain.composition.settings import Layout, ScheduleName, Settings
+from minitrain.composition.settings import Layout, Settings
 from minitrain.data.text import Numbered, share
 from minitrain.models.gpt import GPT, Block, Embedding
 from minitrain.pipeline_parallel import splitting

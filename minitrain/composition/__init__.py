@@ -1,9 +1,10 @@
 """Chapter 13, composition: all parallelisms at once, in one training step.
 
-`settings` describes the training. `layout` arranges the ranks and says over which of them each gradient is summed,
-`model` cuts the GPT for a rank, `gradients` and `step` serve the loop, which `minitrain/train.py` shows. `ordered_sums`
-gives data parallelism the bits of one device. Everything around the step is elsewhere: checkpoints in
-`minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in `minitrain.trainer`.
+`settings` describes the training; its model is in `presets`, its layout and steps are in `layout_settings`. `layout`
+arranges the ranks and says over which of them each gradient is summed, `model` cuts the GPT for a rank, `gradients` and
+`step` serve the loop, which `minitrain/train.py` shows. `ordered_sums` gives data parallelism the bits of one device.
+Everything around the step is elsewhere: checkpoints in `minitrain.checkpointing`, the dry run in `minitrain.planning`,
+the run in `minitrain.trainer`.
 Also called 3D, 4D, 5D parallelism.
 """
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from minitrain.composition.settings import Layout, Model, Steps, problem
+from minitrain.composition.layout_settings import Layout, Steps, problem
+from minitrain.composition.presets import Model
 
 LONG = 8192  # tokens of a sequence that a context-parallel rank holds at least, as in Llama 3
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_type_hints
 
 import tyro
 
@@ -29,7 +29,7 @@ class Start:
     """Where it runs.
 
     Attributes:
-        ranks: Ranks to start on this machine; if not given, as many as the layout takes. Under torchrun leave it out.
+        ranks: Ranks to start on this machine; if not given, as many as the layout takes. Not with torchrun.
         device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
         rehearse: nccl: run as on GPUs, on CPUs where there are none, and replay communication under NCCL's rules.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
@@ -74,8 +74,10 @@ class Plan:
 class Command:
     """Train a GPT on real text, in any layout of ranks.
 
+    These options are set often; --help all has all, --help GROUP one group's.
+
     Attributes:
-        config: Read settings from this file, such as the run.toml in a run's folder; options given here win.
+        config: Read settings from this file, such as the run.toml of a run; options given here win.
     """
 
     config: str | None = None
@@ -85,6 +87,17 @@ class Command:
     steps: Steps = Steps()
     run: Run = Run()
     plan: Plan = Plan()
+
+
+# Of each group, the options that are set most often: those that `--help` shows.
+COMMON = {
+    "start": "ranks",
+    "model": "preset layers hidden heads positions",
+    "layout": "dp pp tp ep cp zero microbatches recompute",
+    "steps": "data steps batch optimizer lr warmup dtype",
+    "run": "name save_every resume",
+    "plan": "dry_run",
+}
 
 
 def main(loop: str, arguments: list[str] | None = None) -> NoReturn:
@@ -139,6 +152,7 @@ def read(arguments: list[str] | None) -> Command:
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in ("--config", "--load", "--preset"):
         before.add_argument(option, nargs="?")
+    before.add_argument("-h", "--help", nargs="?", const="common")
     given = before.parse_known_args(arguments)[0]
     default = config.read(Path(given.config), Command(config=given.config)) if given.config else Command()
     load = Path(given.load or default.run.load or "")
@@ -149,7 +163,31 @@ def read(arguments: list[str] | None) -> Command:
     about: dict[str, Any] = {"prog": "python -m minitrain.train", "args": arguments, "default": default}
     # A file can turn on what the command line turns off again, so that each flag has both words.
     settled = (tyro.conf.OmitArgPrefixes, *([] if given.config else [tyro.conf.FlagCreatePairsOff]))
-    return tyro.cli(Command, **about, config=settled)
+    if given.help:
+        about |= {"default": _explained(given.help, default), "args": ["--help"]}
+    return tyro.cli(type(about["default"]), **about, config=settled)
+
+
+def _explained(which: str, command: Command) -> Any:
+    """The command with the options that `--help` is to show: COMMON, all, or those of one group."""
+    if which not in ("common", "all", *COMMON):
+        raise ValueError(f"help={which!r} is unknown; use --help all, or a group of {', '.join(COMMON)}")
+
+    def only(holder: Any, values: dict[str, Any]) -> Any:
+        hints = get_type_hints(type(holder), include_extras=True)
+        kept = [
+            (name, type(value) if is_dataclass(value) else hints[name], field(default=value))
+            for name, value in values.items()
+        ]
+        return make_dataclass(type(holder).__name__, kept, frozen=True, namespace={"__doc__": holder.__doc__})()
+
+    groups = {name: getattr(command, name) for name in COMMON}
+    if which == "all":
+        return command
+    if which in COMMON:
+        return only(command, {which: groups[which]})
+    often = {name: only(of, {each: getattr(of, each) for each in COMMON[name].split()}) for name, of in groups.items()}
+    return only(command, {"config": command.config, **often})
 
 
 def refused(error: ValueError | OSError) -> int:

@@ -111,7 +111,7 @@ def _nearest(key: str, known: dict[str, Any]) -> str:
     if key in tables:
         return f"it belongs in [{tables[key]}]"
     near = " or ".join(f"{name} in [{tables[name]}]" for name in get_close_matches(key, tables, 3))
-    return f"did you mean {near}?" if near else "python -m minitrain.train --help lists all settings"
+    return f"did you mean {near}?" if near else "python -m minitrain.train --help all lists the settings"
 
 
 def _as(hint: Any, value: Any) -> Any:

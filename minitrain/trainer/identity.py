@@ -15,7 +15,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.composition.settings import Model, Settings, Sizes
+from minitrain.composition.presets import Model, Sizes
+from minitrain.composition.settings import Settings
 from minitrain.data.tokenizer import BYTES
 
 STAGED = ("positions", "rope_base", "rope_factor")

@@ -4,7 +4,7 @@ A run is asked to stop by SIGTERM or Ctrl-C. All ranks then end after the same s
 second Ctrl-C ends at once. SIGUSR1 asks it to save and go on.
 
 Ranks of our own ignore these signals, which batch systems may send to all processes at once. So this program takes the
-signal, and leaves a file for rank 0 to find. That is never too early, as a signal would be for a rank that has just
+signal, and leaves a file for ranks to find. That is never too early, as a signal would be for a rank that has just
 been started. With `--supervise` (`supervise.py`) ranks that fail are started again.
 """
 
@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,17 +82,12 @@ def check_export(option: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class Requests:
-    """What the run has been asked to do, as files that the program leaves for rank 0.
+    """What the run has been asked to do, as files that the process which gets the signal leaves for ranks to find.
 
     The name cannot be guessed, and no file exists until something is asked for: a program that is killed leaves none.
     """
 
-    prefix: str
-
-    @classmethod
-    def none_yet(cls) -> Requests:
-        """Of a run that has not been asked for anything."""
-        return cls(f"{tempfile.gettempdir()}/minitrain-{secrets.token_hex(16)}")
+    prefix: str = field(default_factory=lambda: f"{tempfile.gettempdir()}/minitrain-{secrets.token_hex(16)}")
 
     @property
     def stop(self) -> Path:
@@ -105,11 +100,15 @@ class Requests:
         return Path(self.prefix + ".save")
 
     def take_save(self) -> bool:
-        """Whether the run is to save; once per request."""
+        """Whether the run is to save; once per request, on the rank that sees it first, which tells the others."""
         # Removed when it is seen, so that the next request is seen, too.
         found = self.save.exists()
         self.save.unlink(missing_ok=True)
         return found
+
+    def forget(self) -> None:
+        for file in (self.stop, self.save):
+            file.unlink(missing_ok=True)
 
 
 def launch(
@@ -137,11 +136,9 @@ def launch(
     def train(ranks: Ranks, settings: Settings, failed: float | None = None) -> int:
         return max(ranks.run(work, settings, loop, requests, os.getpid(), failed))
 
-    requests = Requests.none_yet()
+    requests = Requests()
     try:
-        with _on_signal(
-            requests.stop.touch, requests.save.touch, "stopping after this step; Ctrl-C again ends at once"
-        ):
+        with _on_signal(requests, "stopping after this step; Ctrl-C again ends at once"):
             if supervised:
                 return supervise(start, train, settings)
             with start() as pool:
@@ -154,31 +151,26 @@ def launch(
         complain(error)
         return 2 if isinstance(error, ValueError) else 1
     finally:
-        for file in (requests.stop, requests.save):
-            file.unlink(missing_ok=True)
+        requests.forget()
 
 
 def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, rehearse: str | None) -> int:
-    asked: set[str] = set()
-
-    def take_save() -> bool:
-        found = "save" in asked
-        asked.discard("save")
-        return found
-
+    requests = Requests()
     end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
         # torchrun passes SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
-        with _on_signal(lambda: asked.add("stop"), lambda: asked.add("save")):
+        with _on_signal(requests):
             # Within the handlers: importing torch takes seconds, in which no signal may be lost.
             from minitrain.comm.world import World
 
             world = World.start(device=device, timeout=timeout, check=False, rehearse=rehearse)
-            status = _train(world, settings, loop, lambda: "stop" in asked, take_save, os.getpid())
+            status = work(world, settings, loop, requests, os.getpid())
             world.stop()
             return status
     except Exception as error:
-        _end_at_once(error, lambda: "stop" in asked)
+        _end_at_once(error, requests)
+    finally:
+        requests.forget()
 
 
 def on_ranks(work: Callable[..., int], ranks: int, device: str, timeout: float, *arguments: Any) -> int:
@@ -211,13 +203,15 @@ def on_ranks(work: Callable[..., int], ranks: int, device: str, timeout: float, 
         _end_at_once(error)
 
 
-def _end_at_once(error: Exception, asked_to_stop: Callable[[], bool] = lambda: False) -> NoReturn:
+def _end_at_once(error: Exception, requests: Requests | None = None) -> NoReturn:
     """End this rank of torchrun after an error: leaving the group in order would wait for ranks that may never come."""
     # A rank whose partner died learns of it from a broken connection. The partner's own error matters more: torchrun
     # ends this rank while it waits here, by SIGTERM.
     until = time.monotonic() + (3 if "onnection" in str(error) else 0)
-    while not asked_to_stop() and time.monotonic() < until:
+    while not (requests and requests.stop.exists()) and time.monotonic() < until:
         time.sleep(0.05)
+    if requests:
+        requests.forget()
     traceback.print_exc()
     sys.stderr.flush()
     # Without Python's clean-up, which would wait for ranks that never come.
@@ -227,29 +221,12 @@ def _end_at_once(error: Exception, asked_to_stop: Callable[[], bool] = lambda: F
 def work(
     world: World, settings: Settings, loop: str, requests: Requests, program: int, failed: float | None = None
 ) -> int:
-    """Train on this rank, started by the process `program`; returns the exit status.
+    """Train on this rank, in a folder that no other run writes to meanwhile; returns the exit status.
 
-    `failed` is when the ranks before these have failed, on this machine's clock.
+    Args:
+        program: The process to name to another run in this folder.
+        failed: When the ranks before these have failed, on this machine's clock.
     """
-    # Rank 0 alone looks for requests, and tells the others between two steps.
-    first = world.rank == 0
-
-    def stops() -> bool:
-        return first and requests.stop.exists()
-
-    return _train(world, settings, loop, stops, lambda: first and requests.take_save(), program, failed)
-
-
-def _train(
-    world: World,
-    settings: Settings,
-    loop: str,
-    asked_to_stop: Callable[[], bool],
-    asked_to_save: Callable[[], bool],
-    process: int,
-    failed: float | None = None,
-) -> int:
-    """Train in a folder that no other run writes to meanwhile; `process` is the one to name to others."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.trainer.refused import Refused, refusing
     from minitrain.trainer.trainer import Trainer
@@ -261,14 +238,14 @@ def _train(
     lock = None
     try:
         with refusing():  # before anything in the folder is written or removed
-            lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
+            lock = same_on_all_ranks(lambda: Lock(settings.run.folder, program) if world.rank == 0 else None, None)
 
         def stops() -> bool:
             if lock is not None:
                 lock.keep()  # asked after every step
-            return asked_to_stop()
+            return requests.stop.exists()
 
-        trainer = Trainer(world, settings, stops, asked_to_save=asked_to_save, failed=failed)
+        trainer = Trainer(world, settings, stops, asked_to_save=requests.take_save, failed=failed)
         # By name, because the loop imports the trainer.
         status = importlib.import_module(loop).train(trainer)
         if world.rehearsal is not None and world.rank == 0:
@@ -286,14 +263,11 @@ def _train(
 
 
 @contextmanager
-def _on_signal(stop: Callable[[], None], save: Callable[[], None], message: str = "") -> Iterator[None]:
-    """Call `stop` at SIGTERM and at the first Ctrl-C, which is answered with `message`; and `save` at SIGUSR1."""
+def _on_signal(requests: Requests, message: str = "") -> Iterator[None]:
+    """Ask to stop at SIGTERM and at the first Ctrl-C, which is answered with `message`; and to save at SIGUSR1."""
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            save()
-            return
-        stop()
+        (requests.save if number == signal.SIGUSR1 else requests.stop).touch()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # the next one ends at once
             if message:

@@ -19,7 +19,8 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import Entry
 from minitrain.comm.timeline import Span
-from minitrain.composition.settings import ContextMode, Layout, Model, Recompute, Settings, fitting
+from minitrain.composition.layout_settings import ContextMode, Recompute
+from minitrain.composition.settings import Layout, Model, Settings, fitting
 from minitrain.composition.step import Instruments, Training
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.composition.settings import Layout, Model, ScheduleName, Steps, check, fitting, problem
+from minitrain.composition.layout_settings import ScheduleName
+from minitrain.composition.settings import Layout, Model, Steps, check, fitting, problem
 from minitrain.pipeline_parallel.full.actions import validate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
@@ -62,6 +63,8 @@ def test_what_does_not_fit_is_named(layout, more, message):
     ("model", {"rope_base": 50.0}, "rope_base=50 changes nothing with positions_kind='learned'"),
     ("model", {"rope_factor": 8.0}, "rope_factor=8 changes nothing with positions_kind='learned'"),
     ("model", {"experts": 2, "experts_per_token": 3}, "experts_per_token=3 are more than experts=2"),
+    ("model", {"experts": 2, "router_z_loss": 0.1}, "router_z_loss=0.1 is for experts with router=top_k; leave"),
+    ("model", {"experts": 2, "router_loss": -1.0}, "router_loss=-1 must be at least 0 and finite"),
     ("model", {"shared_experts": 1}, "shared_experts=1 needs experts, and the model has none"),
     ("model", {"vocabulary": 255}, "vocabulary=255 is less than the 256"),
     ("model", {"vocabulary": 99999999999}, r"vocabulary=1e\+11 must be at most 2.14748e\+09"),
@@ -70,7 +73,7 @@ def test_what_does_not_fit_is_named(layout, more, message):
     ("model", {"dropout": 1.0}, "dropout=1.0 must be"),
     ("layout", {"dp": 0}, "dp=0 must be at least 1"),
     ("layout", {"cp_mode": "rings"}, "cp_mode='rings' is unknown; use one of"),
-    ("layout", {"zero": 4}, "zero=4 is no stage"),
+    ("layout", {"zero": 4}, "zero=4 is unknown; use one of"),
     ("steps", {"lr": float("nan")}, "lr=nan must be at least 0"),
     ("steps", {"batch": 0}, "batch=0 must be at least 1"),
     ("steps", {"loss_scale": 3.0}, "loss_scale=3 must be a power of two, and at least 1; use 65536"),

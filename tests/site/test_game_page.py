@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from minitrain.composition.settings import Layout, ScheduleName, problem
+from minitrain.composition.layout_settings import ScheduleName
+from minitrain.composition.settings import Layout, problem
 from minitrain.costs.memory import ROOM
 from minitrain.planning.full import time_model
 from minitrain.planning.full.game import ROUNDS

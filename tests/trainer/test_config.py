@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,30 @@ def test_a_file_gives_back_what_was_written(data, load, lr, layers, mix, tmp_pat
     settings = Settings(Model(layers=layers, tied=False), Layout(zero=3), steps, Run(load=load))
     config.write(file.parent, settings)
     assert config.read(file, Settings()) == settings
+
+
+def test_help_shows_what_is_set_often_and_the_rest_on_demand(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def shown(*words):
+        with pytest.raises(SystemExit, match="^0$"):
+            command.read([*words])
+        text = capsys.readouterr().out
+        return text, re.findall(r"^  (?:-h, )?--(\w[\w-]*)", text, re.MULTILINE)
+
+    groups = {each.name: each.default for each in fields(command.Command) if each.name != "config"}
+    names = {name: [each.name.replace("_", "-") for each in fields(group)] for name, group in groups.items()}
+    assert shown("--help", "all")[1] == ["help", "config", *sum(names.values(), [])]
+    file = str(written(tmp_path, "[run]\nkeep = 7\nname = 'mine'\n"))
+    text, options = shown("--config", file, "-h", "run")
+    assert options == ["help", *names["run"]] and "keep. (default: 7)" in text
+    text, options = shown("--config", file, "--help")
+    assert "--help all has all" in text and "(default: mine)" in text
+    assert {"ranks", "preset", "dp", "lr", "resume", "dry-run"} < {*options}
+    # In a terminal of 50 lines, two screens; with no boxes around groups, each of these has a line more.
+    assert len(text.splitlines()) - len(groups) <= 100
+    with pytest.raises(ValueError, match="help='runs' is unknown; use --help all, or a group of start, model,"):
+        command.read(["--help", "runs"])
 
 
 @pytest.mark.parametrize("options", ([], ["--blocking-wait"], ["--share-communicators"]))
@@ -69,7 +94,7 @@ def test_options_win_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[steps]\nleraning_rate = 1", "[steps] has no leraning_rate; python -m minitrain.train --help lists"),
+        ("[steps]\nleraning_rate = 1", "[steps] has no leraning_rate; python -m minitrain.train --help all lists"),
         ("[run]\nsave-every = 1", "[run] has no save-every; did you mean save_every in [run]"),
         ("[model]\nlr = 1", "[model] has no lr; it belongs in [steps]"),
         ("lr = 1", "lr is in no table; it belongs in [steps]"),

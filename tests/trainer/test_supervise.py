@@ -46,7 +46,7 @@ def run(monkeypatch, capfd):
         folders.append(settings.run.folder)
         monkeypatch.setenv("FAULT", fault)
         capfd.readouterr()
-        status = supervised(settings, launch.Requests.none_yet(), timeout)
+        status = supervised(settings, launch.Requests(), timeout)
         return status, capfd.readouterr().err
 
     yield start
@@ -146,7 +146,7 @@ def test_what_is_overwritten_does_not_come_back(run, tmp_path):
 def test_a_stop_that_comes_before_the_ranks(monkeypatch, tmp_path):
     """Asked to end while ranks are being started, they end before their next step, in order."""
     monkeypatch.setenv("FAULT", "kill 0 100")
-    settings, requests = asked(tmp_path, Layout(dp=2), steps=6), launch.Requests.none_yet()
+    settings, requests = asked(tmp_path, Layout(dp=2), steps=6), launch.Requests()
     requests.stop.touch()
     try:
         assert supervised(settings, requests) == 0

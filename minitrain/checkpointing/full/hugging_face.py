@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minitrain.composition.settings import Sizes
+from minitrain.composition.presets import Sizes
 
 CONFIG, INDEX, FILE = "config.json", "model.safetensors.index.json", "model.safetensors"
 HEAD, TABLE, TIED = "head.weight", "embedding.tokens.weight", "lm_head.weight"

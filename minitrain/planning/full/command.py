@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.comm.terminal import complain
-from minitrain.composition.presets import Preset
-from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Steps, untrained
+from minitrain.composition.layout_settings import DtypeName, OptimizerName, Steps
+from minitrain.composition.presets import Model, PositionsKind, Preset
+from minitrain.composition.settings import untrained
 from minitrain.costs import composition as costs
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.memory import GB, ROOM
