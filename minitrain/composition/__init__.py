@@ -10,8 +10,9 @@ Also called 3D, 4D, 5D parallelism.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.composition.layout import make_axes
@@ -26,10 +27,4 @@ _HOME = {
     "make_axes": "layout",
 }
 __all__ = ["Layout", "Model", "Run", "Settings", "Steps", "make_axes"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.composition` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

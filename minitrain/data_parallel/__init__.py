@@ -11,8 +11,9 @@ The names that the package itself has are full forms. The small forms of the sam
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.data_parallel.full.bucketed import BucketedDataParallel
@@ -21,10 +22,4 @@ if TYPE_CHECKING:
 
 _HOME = {"BucketedDataParallel": "full.bucketed", "DataParallel": "full.overlapped", "NaiveDataParallel": "full.naive"}
 __all__ = ["BucketedDataParallel", "DataParallel", "NaiveDataParallel"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.data_parallel` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

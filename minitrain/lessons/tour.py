@@ -27,6 +27,7 @@ from minitrain.data.text import Samples, Text, bigram_entropy, windows
 from minitrain.lessons.claims import Claim, Row, first_of_each, merge, picture_of, print_rows, write_json
 from minitrain.lessons.demo import demo_of, launch, play, setup_of
 from minitrain.lessons.listing import demos
+from minitrain.lessons.pictures.panels import panels
 
 SEQ = 64  # tokens in a sample
 BATCH = 32  # samples that all ranks together take in a step, rounded up to a multiple of the ranks
@@ -213,8 +214,7 @@ def summary(rows: list[Row], shown: int, ranks: int) -> str:
 
 def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
     """Left both losses over the steps, and the mark; right the losses in all layouts, one over the other."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(10, 3.6, 2)
     left.plot(range(1, len(curve.training) + 1), curve.training, color="#56B4E9", lw=0.8, label="training")
     left.plot(*zip(*curve.validation, strict=True), color="#D55E00", marker="o", ms=3, label="validation")
     left.axhline(curve.mark, color="black", ls="--", label="bigram entropy of the validation text")
@@ -223,10 +223,9 @@ def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
         right.plot(range(1, len(losses) + 1), losses, lw=1 + 9 * (1 - number / max(1, len(curves) - 1)), label=name)
     for axes in (left, right):
         axes.set_xlabel("steps")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[unexpected-keyword]
         axes.set_ylabel("loss, nats per byte")
         axes.legend(frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -9,8 +9,9 @@ are imported from their files: `adafactor.Adafactor`, `lamb.LAMB`, `lars.LARS`, 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.optimizers.full.adafactor import Adafactor
@@ -24,10 +25,4 @@ _HOME = {
     "Muon": "full.muon",
 }
 __all__ = ["LAMB", "LARS", "Adafactor", "Muon"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.optimizers` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

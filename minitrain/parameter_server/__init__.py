@@ -8,8 +8,9 @@ The names that the package itself has are full forms. The small forms of the sam
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
@@ -27,10 +28,4 @@ _HOME = {
     "split_roles": "full.roles",
 }
 __all__ = ["AsynchronousServer", "AsynchronousWorker", "Roles", "Server", "Worker", "place", "split_roles"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.parameter_server` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

@@ -12,8 +12,9 @@ Also called inter-layer model parallelism.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.pipeline_parallel.executor import Pipeline
@@ -50,10 +51,4 @@ __all__ = [
     "ties",
     "validate",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.pipeline_parallel` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

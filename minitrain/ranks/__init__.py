@@ -6,8 +6,9 @@ each of them waits, and ends them all when one fails.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.ranks.ranks import Ranks
@@ -16,10 +17,4 @@ _HOME = {
     "Ranks": "ranks",
 }
 __all__ = ["Ranks"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.ranks` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

@@ -7,8 +7,9 @@ What is not here: hot and cold embeddings, caches of tables on a GPU, and TorchR
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
@@ -22,10 +23,4 @@ _HOME = {
     "Table": "tables",
 }
 __all__ = ["EmbeddingServer", "EmbeddingWorker", "HybridTables", "Table"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.recommender` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

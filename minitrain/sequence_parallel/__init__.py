@@ -10,8 +10,9 @@ The names that the package itself has are full forms. The small forms of the sam
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
@@ -26,10 +27,4 @@ _HOME = {
     "reduce_scatter_to_sequence": "full.mappings",
 }
 __all__ = ["ColumnFromSequence", "RowToSequence", "gather_from_sequence", "parallelize", "reduce_scatter_to_sequence"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.sequence_parallel` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

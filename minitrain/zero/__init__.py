@@ -12,8 +12,9 @@ The names that the package itself has are full forms. The small forms of the sam
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.zero.full.hybrid import HybridZero3
@@ -33,10 +34,4 @@ _HOME = {
     "ZeroOffload": "full.offload",
 }
 __all__ = ["HybridZero3", "Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import minitrain.zero` needs no torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazily(__name__, _HOME)

@@ -212,7 +212,7 @@ def test_noise_needs_a_place():
 BAD = {
     "too many choices": (lambda x: NoisyTopK(HIDDEN, EXPERTS, choices=5), r"choices=5 .* at most experts=4"),
     "no choice": (lambda x: BiasBalanced(HIDDEN, EXPERTS, choices=0), r"choices=0 must be at least 1"),
-    "one expert for two": (lambda x: GShard(HIDDEN, 1), r"experts=1 is too few .* at least 2"),
+    "one expert for two": (lambda x: GShard(HIDDEN, 1), r"choices=2 .* at most experts=1"),
     "no experts": (lambda x: Switch(HIDDEN, 0), r"experts=0 must be at least 1"),
     "too few tokens": (lambda x: ExpertChoice(HIDDEN, EXPERTS, capacity_factor=5), r"capacity_factor=5 .* at most 4"),
     "cap below the mean": (lambda x: ExpertChoice(HIDDEN, EXPERTS, most=1), r"most=1 .* capacity_factor=2.0"),

@@ -19,8 +19,7 @@ from minitrain.checkpointing.asynchronous import Asynchronous
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 COPY = 1e-3  # virtual seconds per byte of a copy in memory: a power of ten, so that the numbers can be read
 SPEEDS = {"a disk that keeps up": 4e-3, "a slow disk": 4e-2}  # virtual seconds per byte

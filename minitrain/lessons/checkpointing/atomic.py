@@ -10,9 +10,8 @@ from pathlib import Path
 from minitrain.checkpointing import atomic
 from minitrain.comm import World
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.checkpointing.disk import FAILURES, outcomes
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.shared_folder import shared_folder
 
 FILES = 3  # in a checkpoint, besides the manifest

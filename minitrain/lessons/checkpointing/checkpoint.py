@@ -10,8 +10,7 @@ from minitrain.checkpointing.checkpoint import load, save
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor, State, flat_shards
 from minitrain.comm import World
 from minitrain.comm.groups import new_group
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.shared_folder import shared_folder
 from minitrain.zero import Partition
 

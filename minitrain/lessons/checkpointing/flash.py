@@ -21,9 +21,8 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.groups import new_group
 from minitrain.comm.messages import Group
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.checkpointing.asynchronous import COPY, Copies
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 GEMINI = "Wang et al. 2023, §4"
 RUN = 17  # the number of the training

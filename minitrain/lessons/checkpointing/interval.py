@@ -7,9 +7,8 @@ import math
 from minitrain.checkpointing import interval
 from minitrain.comm import World
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pictures import checkpointing as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
 SIGMAS = 5  # one rank in 10⁶ would be further off, were the failures not the same in each run

@@ -12,8 +12,7 @@ from itertools import zip_longest
 from minitrain.checkpointing.position import Position
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 SAMPLES, BATCH = 90, 7  # no number of ranks divides the batch, nor the batch the samples
 STAGES = {  # (ranks, steps); 90 steps are 7 epochs

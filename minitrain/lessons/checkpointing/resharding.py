@@ -14,8 +14,7 @@ from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.checkpointing.resharding import load, save
 from minitrain.comm import World
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.shared_folder import shared_folder
 
 CUTS = ("rows", "columns", "replicas")

@@ -11,9 +11,8 @@ from minitrain.comm import World
 from minitrain.comm.groups import new_group
 from minitrain.comm.messages import Group
 from minitrain.costs import communication as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World) -> list[Claim]:

@@ -13,10 +13,9 @@ from minitrain.collectives import hierarchical, ring
 from minitrain.comm import World, axes
 from minitrain.comm.timeline import Links
 from minitrain.costs import communication as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
 from minitrain.lessons.pictures import collectives as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 # α and β, in powers of two as in `common`: of the links within a node, and of those between nodes.
 FAST, SLOW = (2.0**-19, 2.0**-35), (2.0**-15, 2.0**-32)

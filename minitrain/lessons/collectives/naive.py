@@ -6,9 +6,8 @@ from minitrain.collectives import naive
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import communication as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World) -> list[Claim]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from minitrain.collectives import native
 from minitrain.comm import World
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:

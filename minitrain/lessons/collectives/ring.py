@@ -15,9 +15,8 @@ from minitrain.collectives import all_to_all, ring
 from minitrain.comm import Peak, World
 from minitrain.comm.messages import Group, rank_and_size
 from minitrain.costs import communication as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:

@@ -11,10 +11,9 @@ from minitrain.collectives import ring, tree
 from minitrain.comm import World
 from minitrain.comm.messages import Group, rank_and_size
 from minitrain.costs import communication as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
 from minitrain.lessons.pictures import collectives as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World) -> list[Claim]:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from minitrain.comm import World
 from minitrain.composition.settings import Layout, Settings, fitting
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World) -> list[Claim]:

@@ -20,10 +20,9 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Settings, fitting
 from minitrain.composition.step import Training
 from minitrain.costs import composition as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition.common import label, small_model, small_steps
 from minitrain.lessons.pictures import composition as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.full.plan_time import shape_of
 from minitrain.train import build
 

@@ -7,9 +7,8 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
 from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
 from minitrain.composition.step import Instruments
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition.common import plain_model
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.plan import predict
 from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import make_part

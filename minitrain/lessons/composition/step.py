@@ -20,10 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import Ledger, World
 from minitrain.composition.settings import Layout, Settings, fitting
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pictures import composition as pictures
-from minitrain.lessons.rows import Rows, most
+from minitrain.lessons.rows import Claim, Rows, most
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
 from minitrain.train import build, forward_backward

@@ -14,8 +14,7 @@ from minitrain.comm.messages import rank_and_size
 from minitrain.composition.three_axes import Training
 from minitrain.costs import tensor_parallel as costs
 from minitrain.costs.vocabulary import table_bytes
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, Block
 from minitrain.tensor_parallel.full.parallelize import piece_of

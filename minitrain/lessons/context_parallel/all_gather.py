@@ -10,10 +10,9 @@ import torch
 from minitrain.comm import SavedActivations, World
 from minitrain.context_parallel import all_gather, ulysses
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.pictures import context_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 RING = "Patarasuk & Yuan 2009"
 

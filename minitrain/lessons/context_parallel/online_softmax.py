@@ -7,9 +7,8 @@ from functools import partial
 from minitrain.comm import World
 from minitrain.context_parallel.online_softmax import attention
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 DAO = 'Dao 2023, "FlashAttention-2", §3.1'
 HUGE = 1e4  # exp of it overflows in any format

@@ -10,9 +10,8 @@ from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.context_parallel.ring_attention import positions, ring_attention
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 BETA = 2.0**-20  # powers of two, so that virtual seconds are added exactly
 SCORE = 10 * 2.0**-20

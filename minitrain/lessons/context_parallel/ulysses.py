@@ -12,10 +12,9 @@ from minitrain.comm.control import gather_objects
 from minitrain.context_parallel import ulysses
 from minitrain.context_parallel.ring_attention import positions
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.pictures import context_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 PAPER = "Jacobs et al. 2023, §3.2"
 

@@ -11,10 +11,9 @@ from minitrain.comm.control import gather_objects
 from minitrain.context_parallel.ring_attention import positions, ring_attention
 from minitrain.context_parallel.zigzag import held, zigzag_attention
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.pictures import context_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 LLAMA = 'Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2'
 Blocks = list[list[lesson.Block]]  # of each rank

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.craft.engine import Engine
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows, most
+from minitrain.lessons.rows import Claim, Rows, most
 from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 
 HIDDEN, STEPS, PARTS = 24, 5, 3  # of the MLP, and of the training; micro-batches in a step

@@ -8,9 +8,8 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.craft import first_difference
 from minitrain.data_parallel.local_sgd import average
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.craft import common
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 # Step, what is wrong there, and the first tensor that must differ.
 MISTAKES = (

@@ -13,10 +13,9 @@ from torch import Tensor
 from minitrain.comm import Ledger, World
 from minitrain.craft.loss_by_source import bits_per_byte, mean_by
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.craft import common
 from minitrain.lessons.pictures import craft as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 SOURCES, PILE, HIGHAM = ("prose", "code"), "Gao et al. 2020, §3.1", "Higham 2002, §4.2"
 UNIT = 2.0**-53

@@ -8,10 +8,9 @@ import torch
 
 from minitrain.comm import World
 from minitrain.craft import probes
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.craft import common
 from minitrain.lessons.pictures import craft as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 PROMPT, RIGHT, WRONG = b"one of th", b"e ", b"q "
 BLIMP, CARLINI = "Warstadt et al. 2020, §3", "Carlini et al. 2019, §4"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from minitrain.comm import World
 from minitrain.craft import rewind
 from minitrain.craft.spikes import Spikes
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.craft import common
 from minitrain.lessons.pictures import craft as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 BATCHES, EVERY, WINDOW = 90, 10, 32
 BAD = {56: "garbage", 58: "garbage", 77: "garbage"}  # late, when losses have settled; two under one checkpoint

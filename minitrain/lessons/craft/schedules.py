@@ -11,9 +11,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from minitrain.comm import World
 from minitrain.craft import schedules
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import craft as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 STEPS, WARMUP, DECAY = 200, 20, 50
 LOSSES = 50_000  # quadratic ones at once: their mean varies by a third of a percent

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 from minitrain.comm import World
 from minitrain.craft import spikes
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.craft import common
 from minitrain.lessons.pictures import craft as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 STEPS, WINDOW, THRESHOLD = 80, 32, 6.0
 BAD = {52: "garbage", 60: "garbage", 68: "garbage"}  # when losses have settled

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.data_parallel.accumulation import accumulate
 from minitrain.data_parallel.overlapped import DataParallel
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 GOYAL = "Goyal et al. 2017, §3"
 

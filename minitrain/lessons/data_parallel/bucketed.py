@@ -6,9 +6,8 @@ from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full import bucketed as full
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 
 def demo(world: World) -> list[Claim]:

@@ -12,9 +12,8 @@ from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.data_parallel.naive import NaiveDataParallel
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import quadratics as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 plain = partial(torch.optim.SGD, lr=1.0)
 

@@ -8,9 +8,8 @@ from minitrain.comm import Ledger, World, axes
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.hierarchical_sgd import HierarchicalSGD
 from minitrain.data_parallel.naive import NaiveDataParallel
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import quadratics as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 STEPS = 64  # as in `local_sgd`
 

@@ -12,10 +12,9 @@ from minitrain.comm import Ledger, World
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.data_parallel.naive import NaiveDataParallel
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.data_parallel import quadratics as lesson
 from minitrain.lessons.pictures import data_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 PERIODS = (1, 2, 4, 16)  # each divides STEPS
 STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning

@@ -18,11 +18,10 @@ from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.overlapped import DataParallel
 from minitrain.data_parallel.full.replica import Replica
 from minitrain.data_parallel.overlapped import DataParallel as Small
-from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 from minitrain.lessons.network import Network
 from minitrain.lessons.pictures import data_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 
 # The virtual machine: 1/32 virtual seconds per message and 1/16384 per byte, powers of two so that no sum of times
 # rounds and the clock shows the formula to the last digit.

@@ -12,9 +12,8 @@ from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import inference as costs
 from minitrain.inference.kv_cache import KVCache, add_caches, generate
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import inference as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops

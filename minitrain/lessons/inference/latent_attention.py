@@ -12,9 +12,8 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import inference as costs
 from minitrain.costs import tensor_parallel
 from minitrain.inference.latent_attention import LatentAttention
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.models.rotary import Rotary
 from minitrain.roofline.flops import Flops
 

@@ -13,9 +13,8 @@ from minitrain.comm.timeline import Timeline, draw
 from minitrain.costs import inference as costs
 from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.inference.pipeline_decode import decode
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts, stored
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import evenly, split

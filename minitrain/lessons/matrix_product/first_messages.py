@@ -8,8 +8,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import Ledger
 from minitrain.comm.timeline import VirtualClock
 from minitrain.comm.world import World
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.matrix_product.first_messages import relay, shift_at_once, shift_in_turn
 
 

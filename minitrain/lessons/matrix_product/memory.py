@@ -7,9 +7,8 @@ import torch
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.comm.world import World
 from minitrain.costs import memory as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import matrix_product as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.matrix_product.memory import one_step
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT

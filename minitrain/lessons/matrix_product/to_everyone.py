@@ -9,8 +9,7 @@ import torch
 from minitrain.comm.ledger import Ledger
 from minitrain.comm.world import World
 from minitrain.costs import matrix_product as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.matrix_product.to_everyone import collect, total
 
 

@@ -7,8 +7,7 @@ import torch
 from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.comm import Ledger, World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 
 

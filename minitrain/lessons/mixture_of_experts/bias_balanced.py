@@ -12,9 +12,8 @@ import torch
 from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import bias_balanced
 
 

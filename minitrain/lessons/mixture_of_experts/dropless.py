@@ -9,8 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import dropless, switch
 
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts import expert_choice
-from minitrain.mixture_of_experts.full.expert_choice import ENTROPY, ROUNDS, ExpertChoice
+from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
 
 
 def demo(world: World) -> list[Claim]:
@@ -32,7 +31,7 @@ def demo(world: World) -> list[Claim]:
 
     choice = ExpertChoice(experts, experts, most=2)
     capped = lesson.route_scores(choice, 2 * lesson.random_scores(world, 4 * tokens, experts), groups=4)
-    what = f"most experts of a token with a cap of b, λ = {ENTROPY:g}, {ROUNDS} rounds"
+    what = "most experts of a token with a cap of b"
     rows.add(what, "b", 2, int(capped.experts_per_token().max()), "1", "Zhou et al. 2022, §3.3", relation="<=")
 
     x = lesson.random_scores(world, tokens, experts)

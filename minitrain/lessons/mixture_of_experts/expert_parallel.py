@@ -13,10 +13,9 @@ from torch import Tensor
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts.layer import gradients, make_layer, small_layer, step
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import expert_parallel
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.switch import Switch

@@ -17,9 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.full.compute import Way

@@ -18,9 +18,8 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.data.text import Samples, Text, windows
-from minitrain.lessons import Claim
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers, load
 from minitrain.mixture_of_experts.full.switch import Switch

@@ -15,9 +15,8 @@ from minitrain.collectives.all_to_all import pairwise
 from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts import bias_balanced, node_limited
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 

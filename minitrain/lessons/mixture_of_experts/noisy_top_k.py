@@ -9,10 +9,9 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts import noisy_top_k
 from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK, chances
 from minitrain.models.counter_rng import normal

@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import bias_balanced, switch
 from minitrain.mixture_of_experts.layer import MoELayer, Route
 from minitrain.mixture_of_experts.shared_experts import SharedExperts

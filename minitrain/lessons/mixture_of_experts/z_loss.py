@@ -8,9 +8,8 @@ import torch
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
 

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.data.text import Samples, Text, cut_windows
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHORT, LONG = 64, 256
 BASES = (10_000.0, 500_000.0)

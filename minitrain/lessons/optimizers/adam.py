@@ -11,11 +11,10 @@ from torch import nn
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers import common
 from minitrain.lessons.optimizers.all_seven import OPTIMIZERS, muon_and_adam
 from minitrain.lessons.pictures import optimizers as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.optimizers.adam import Adam

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers import common
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers import adam8bit
 from minitrain.optimizers.adam8bit import Adam8bit
 from minitrain.zero.stage1 import Zero1

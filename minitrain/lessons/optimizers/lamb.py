@@ -9,10 +9,9 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers import common
 from minitrain.lessons.optimizers.layer_wise import layer_wise
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.lamb import LAMB
 
 

@@ -8,9 +8,8 @@ import torch
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers import common
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.muon import Muon, newton_schulz
 from minitrain.roofline.flops import Flops
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers.experiments import trust_ratios
 from minitrain.lessons.pictures import optimizers as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.scaling import linear, square_root
 

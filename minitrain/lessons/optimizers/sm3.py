@@ -10,9 +10,8 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.optimizers import common
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.sm3 import SM3, sm3_i, sm3_ii
 
 

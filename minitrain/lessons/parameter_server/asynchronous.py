@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.costs import staleness as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.parameter_server import runs
 from minitrain.lessons.parameter_server.runs import FAST, SLOW, Plan, Trace
 from minitrain.lessons.pictures import parameter_server as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.parameter_server import asynchronous
 from minitrain.parameter_server.full.asynchronous import Update, on_gloo
 from minitrain.parameter_server.full.roles import Roles, split_roles

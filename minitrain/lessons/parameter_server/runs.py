@@ -16,8 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import gather_objects, go_on_without
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.parameter_server.full import asynchronous
 from minitrain.parameter_server.full.roles import Roles
 

@@ -16,11 +16,10 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import parameter_server as costs
 from minitrain.costs.data_parallel import Sizes
-from minitrain.lessons import Claim
 from minitrain.lessons.parameter_server import training
 from minitrain.lessons.parameter_server.training import ADAMW, small_gpt, train
 from minitrain.lessons.pictures import parameter_server as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.parameter_server import synchronous
 from minitrain.parameter_server.full.placement import place

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.checkpointing import interval
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 
 def goodput(found: dict[float, float], mean: float, saving: float, restart: float) -> Figure:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.comm import Timeline
 from minitrain.costs.roofline import Machine
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 Where = tuple[int, dict[str, int], dict[str, list[int]]]
 
@@ -16,11 +13,8 @@ def mesh(where: list[Where]) -> Figure:
     Args:
         where: Of each rank its number, its place on each axis, and the ranks of its groups along pp, dp and tp.
     """
-    from matplotlib.figure import Figure
-
     spots = {rank: _spot(place) for rank, place, _ in where}
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(9, 4.6)
     styles = {"tp": ("-", 7.0, "#CCCCCC"), "dp": ("--", 1.6, "#0072B2"), "pp": ("-", 1.6, "#D55E00")}
     for axis, (style, width, color) in styles.items():
         label: str | None = f"{axis} group"
@@ -49,15 +43,11 @@ def _spot(place: dict[str, int]) -> tuple[float, float]:
 
 def losses(curves: dict[str, list[float]]) -> Figure:
     """The loss of every layout, one curve over the other."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(8, 4.2)
     for number, (name, losses) in enumerate(curves.items()):
         # Each later curve is thinner, so that those below it can be seen.
         width = 1 + 9 * (1 - number / max(1, len(curves) - 1))
         axes.plot(losses, marker="o", markersize=width + 2, linewidth=width, label=name)
     axes.set(xlabel="step", ylabel="loss, nats per byte", xticks=range(len(next(iter(curves.values())))))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7, ncols=2)
     return figure

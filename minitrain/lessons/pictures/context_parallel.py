@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.costs import context_parallel as costs
+from minitrain.lessons.pictures.panels import Figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from minitrain.lessons.context_parallel.common import Block
 
 COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from minitrain.craft import schedules as factors
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#D55E00", "#BBBBBB", "#000000"
 LOSS = "loss, nats per byte"

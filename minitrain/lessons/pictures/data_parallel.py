@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 
 def one_below_the_other(steps: Mapping[str, Sequence[Span]]) -> list[Span]:
@@ -28,25 +25,18 @@ def steps(spans: list[Span]) -> Figure:
 
 def distances(paths: dict[int, list[float]]) -> Figure:
     """Distances from the optimum on rank 0, on a logarithmic scale; a line per H."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 2.8), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 2.8)
     for (every, path), color in zip(paths.items(), ("#000000", "#009E73", "#0072B2", "#D55E00"), strict=True):
         axes.semilogy(range(1, len(path) + 1), path, color=color, label=f"H = {every}", lw=1)
     axes.set_xlabel("step")
     axes.set_ylabel("distance of rank 0\nfrom the optimum of all")
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure
 
 
 def losses(found: Mapping[tuple[str, int], float]) -> Figure:
     """The losses over H, a line per form."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 2.8), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 2.8)
     for name, color, marker in zip(("local SGD", "DiLoCo"), ("#0072B2", "#D55E00"), "os", strict=True):
         periods = [every for form, every in found if form == name]
         axes.plot(periods, [found[name, every] for every in periods], color=color, marker=marker, label=name)
@@ -54,6 +44,5 @@ def losses(found: Mapping[tuple[str, int], float]) -> Figure:
     axes.set_xticks(periods, [str(every) for every in periods])
     axes.set_xlabel("H, the steps between two averages")
     axes.set_ylabel("loss on held-out text")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

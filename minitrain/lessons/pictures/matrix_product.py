@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from minitrain.comm.pictures import BYTES
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
 
 # The dims that are cut between ranks: of X, of W and of Y; None where each rank has the whole.
 CUTS = {"by data": (0, None, 0), "by columns of W": (None, 1, 1), "by rows of W": (1, 0, None)}

@@ -6,12 +6,9 @@ The kinds of bytes have the same colors and patterns in all pictures of the cour
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import BYTES as LOOKS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 
 def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title: str = "") -> Figure:
@@ -22,11 +19,7 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
         gpu: Bytes of memory on a GPU.
         title: Above the picture.
     """
-    from matplotlib.figure import Figure
-
-    # On a white ground of its own, so that it can be read on a dark page, too.
-    figure = Figure(figsize=(9, 1.4 + 0.55 * len(bars)), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(9, 1.4 + 0.55 * len(bars))
     for row, sizes in enumerate(bars.values()):
         left = 0.0
         for kind, (color, hatch) in LOOKS.items():
@@ -42,6 +35,5 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
     axes.set_xlim(0, 1.15 * max(gpu, *(sum(sizes.values()) for sizes in bars.values())) / 1e9)
     axes.set_xlabel("GB on one GPU")
     axes.set_title(title, fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
 from minitrain.mixture_of_experts.full.routing import Routing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 PALE = ("#E69F00", "#56B4E9", "#F0E442")
@@ -29,15 +25,12 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
             each other.
         names: The labels next to the tokens; None: their numbers.
     """
-    from matplotlib.figure import Figure
-
     groups = max(routing.groups, 1)
     expert_of_group = routing.group() * routing.experts + routing.expert
     most = max(int(torch.bincount(expert_of_group).max()), 1) if routing.capacity is None else routing.capacity
     height = most * groups + 1
     rows = max(routing.tokens, height * routing.experts)
-    figure = Figure(figsize=(6.5, 0.6 + 0.21 * rows), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(6.5, 0.6 + 0.21 * rows)
     left = torch.linspace(0, rows - 2, routing.tokens).tolist()
     tops = [expert * rows / routing.experts for expert in range(routing.experts)]
     for token, busy in enumerate((routing.experts_per_token() > 0).tolist()):
@@ -72,15 +65,11 @@ def _slot(axes: Axes, row: float, color: str, text: str) -> None:
 
 def load(wanted: Sequence[int], got: Sequence[int]) -> Figure:
     """Tokens that each expert got, and those that found no slot."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(6, 3)
     numbers = range(len(got))
     axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="gray", label="chose it and found no place")
     axes.bar(numbers, got, edgecolor="black", label="went through it")
     axes.set(xlabel="expert", ylabel="tokens", xticks=numbers)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure
 
@@ -110,10 +99,7 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
         experts: Their number.
         dropped: Capacity factor -> the part that is dropped of text, and of even choices.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(9, 3.6, 2)
     for (factor, entropy), style in zip(entropies.items(), ("-", "--"), strict=True):
         left.plot(entropy.tolist(), style, label=f"α = {factor:g}")
     left.axhline(math.log(experts), color="gray", linewidth=0.8, linestyle=":")
@@ -123,23 +109,18 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
     right.plot(list(dropped), [100 * even for _, even in dropped.values()], "s--", label="even choices, by the formula")
     right.set(xlabel="capacity factor", ylabel="tokens dropped, %", ylim=(0, 100))
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     return figure
 
 
 def balance(curves: Mapping[str, Sequence[float]]) -> Figure:
     """The busiest expert's load over the mean, a curve for each router; the mean of ten steps at each point."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.6), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, (axes,) = panels(7, 3.6)
     for color, (name, values) in zip(COLORS, curves.items(), strict=False):
         parts = [values[max(0, end - 10) : end] for end in range(1, len(values) + 1)]
         smooth = [sum(part) / len(part) for part in parts]
         axes.plot(range(1, len(values) + 1), smooth, color=color, linewidth=1.5, label=name)
     axes.axhline(1, color="gray", linewidth=0.8, linestyle=":")
     axes.set(xlabel="step", ylabel="busiest expert's load / mean load", ylim=(0.8, None))
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from minitrain.lessons.pictures.panels import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 
 def states(measured: dict[str, float]) -> Figure:

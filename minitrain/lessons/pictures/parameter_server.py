@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from minitrain.lessons.parameter_server.runs import Trace
 
 

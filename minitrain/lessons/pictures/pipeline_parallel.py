@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 TOKENS = 4 * 32  # of a micro-batch: samples times positions
 # name -> (color, line)
@@ -28,11 +26,8 @@ def losses(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks:
         runs: Learning rate -> name -> for each seed, the losses that `losses.train` of the lessons returned.
         ranks: On how many they ran.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for axes, (lr, of_names) in zip(panels, runs.items(), strict=True):
+    figure, each = panels(9, 3.6, len(runs), sharey=True)
+    for axes, (lr, of_names) in zip(each, runs.items(), strict=True):
         for name, seeds in of_names.items():
             color, line = LOOKS[name]
             values = torch.tensor(seeds)
@@ -41,7 +36,6 @@ def losses(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks:
             axes.fill_between(tokens, values.amin(0), values.amax(0), color=color, alpha=0.12, lw=0)
         axes.set_title(f"learning rate {lr:g}")
         axes.set_xlabel("thousand tokens")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("training loss")
-    panels[0].legend(frameon=False, fontsize=8)
+    each[0].set_ylabel("training loss")
+    each[0].legend(frameon=False, fontsize=8)
     return figure

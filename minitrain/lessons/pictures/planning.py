@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import planning as costs
+from minitrain.lessons.pictures.panels import Figure
 from minitrain.planning.memory_model import GPT, held
 from minitrain.planning.partition import partition
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.planning.profile import Layer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def blank(width: float, height: float, columns: int = 1, **looks: Any) -> tuple[Figure, Any]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LOOKS = {
     "float32": ("black", "-"),

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.costs import recomputation as costs
-from minitrain.lessons.pictures.panels import panels
+from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.lessons.recomputation.common import Step, Trial
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def trade(points: dict[str, tuple[int, int]]) -> Figure:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minitrain.costs.sequence_parallel import MASK, STATISTICS
 from minitrain.lessons.pictures.memory_bar import LOOKS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 # All of them are activations, yellow as in `pictures.memory_bar`: strong if tensor parallelism leaves them whole, pale
 # if it divides them.
@@ -43,10 +40,7 @@ _PARTS = {
 
 def kept(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     """The bytes that a layer keeps in each way: first those that tensor parallelism leaves whole, then the rest."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(8, 3.4)
     for place, terms in enumerate(ways.values()):
         left = 0.0
         for name, (color, hatch, members) in _PARTS.items():
@@ -58,6 +52,5 @@ def kept(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.set(yticks=range(len(ways)), yticklabels=list(ways), xlabel="kB that a layer keeps for backward, on each rank")
     axes.invert_yaxis()
     axes.margins(x=0.08)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.costs import vocabulary as costs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 # What is drawn of each parameter: height and width in units of h/2, and the dim that is cut, None where none is.
 DRAWN: dict[str, tuple[float, float, int | None]] = {
@@ -26,11 +22,9 @@ COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#00
 
 def weights(ranks: int) -> Figure:
     """The weights of the ends and of one layer, `[out, in]`, with the rank that holds each piece."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(10, 3.9), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(10, 3.9)
     left = 0.0
     for name, (height, width, dim) in DRAWN.items():
         pieces = 1 if dim is None else ranks

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
+from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.planning.full.time_model import Cluster, step_time
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
 STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens
@@ -48,11 +46,7 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
         steps: Steps of the training.
         title: Above the picture.
     """
-    from matplotlib.figure import Figure
-
-    # On a white ground of its own, so that it can be read on a dark page, too.
-    figure = Figure(figsize=(9, 1.3 + 0.62 * len(bars)), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(9, 1.3 + 0.62 * len(bars))
     seen = set()
     for row, bar in enumerate(bars.values()):
         computed, working = bar.compute + bar.again, bar.compute + bar.again + bar.idle
@@ -79,7 +73,6 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
     axes.set_xlim(0, 1.45 * max(bar.step for bar in bars.values()))
     axes.set_xlabel("seconds")
     axes.set_title(title, fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False)
     return figure
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
 from minitrain.lessons.pictures.memory_bar import LOOKS
+from minitrain.lessons.pictures.panels import Figure, panels
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from minitrain.zero.full.stage3 import Event
 
 
@@ -40,13 +39,11 @@ def spans_of(events: Sequence[Event]) -> list[tuple[str, str, str, int, int]]:
 
 def life(events: Sequence[Event]) -> Figure:
     """Of each unit's parameters and gradients, when they are in memory in full on this rank, through a step."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     spans = spans_of(events)
     rows = [f"{unit}: {kind}" for unit in dict.fromkeys(event.unit for event in events) for kind in STEPS]
-    figure = Figure(figsize=(9, 1.4 + 0.36 * len(rows)), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(9, 1.4 + 0.36 * len(rows))
     for unit, kind, what, begin, end in spans:
         row, moving = rows.index(f"{unit}: {kind}"), what in ("gather", "reduce-scatter")
         color, hatch = LOOKS[kind]
@@ -63,7 +60,6 @@ def life(events: Sequence[Event]) -> Figure:
     axes.set_xlim(0, len(events) + 0.2)
     axes.set_xlabel("events of a step, in their order")
     axes.set_title("Stage 3: what is in memory in full on a rank, besides its shards", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
     (blue, plain), (orange, striped) = LOOKS["parameters"], LOOKS["gradients"]
     handles = [
         Patch(facecolor="white", edgecolor=blue, label="parameters: gather"),
@@ -78,10 +74,7 @@ def life(events: Sequence[Event]) -> Figure:
 
 def bars(found: Mapping[int, Sequence[Mapping[str, int]]]) -> Figure:
     """A bar for each rank of what it holds, stage by stage, and a line where its peak was."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(9, 4)
     ranks = len(found[0])
     places = {(number, rank): number * (ranks + 1) + rank for number in found for rank in range(ranks)}
     bottoms = dict.fromkeys(places, 0.0)
@@ -103,6 +96,5 @@ def bars(found: Mapping[int, Sequence[Mapping[str, int]]]) -> Figure:
     axes.set_xticks([number * (ranks + 1) + (ranks - 1) / 2 for number in found], [f"stage {s}" for s in found])
     axes.set_ylabel("kB on each rank")
     axes.set_title(f"What each of {ranks} rank{'s' * (ranks > 1)} holds, and the peak of a step")
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=5, frameon=False)
     return figure

@@ -11,10 +11,9 @@ from torch import Tensor
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import bubbles
 from minitrain.lessons.pipeline_parallel.one_device import OneDevice, gpt, tokens
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import on_virtual_clock

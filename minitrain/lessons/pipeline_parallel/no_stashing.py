@@ -12,9 +12,8 @@ from __future__ import annotations
 import torch
 
 from minitrain.comm import World
-from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import versions
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import no_stashing, schedules
 
 A, B, TARGET, DELTA = 1.5, 2.0, 1.0, 0.5  # dyadic, so that no sum rounds

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.costs import pipeline as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import versions
 from minitrain.lessons.pipeline_parallel.one_device import ACTIVATIONS
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import pipedream, schedules
 
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.costs import pipeline as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel.one_device import ACTIVATIONS, HIDDEN, SAMPLES, SEQ, OneDevice, gpt, tokens
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.actions import Schedule

@@ -8,8 +8,7 @@ from itertools import accumulate, combinations, pairwise
 import torch
 
 from minitrain.comm import World
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import layer_times, layers_of, split

@@ -8,8 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
-from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, finish
 
 

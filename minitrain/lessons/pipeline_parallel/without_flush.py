@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, World
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
-from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel.small import Observed
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import one_f_one_b, without_flush
 
 SAMPLES, WIDTH = 2, 5

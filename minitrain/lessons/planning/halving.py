@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import pipeline_time
 from minitrain.lessons.planning.partition import stage_times
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.halving import successive_halving
 
 LAYERS = (3, 1, 4, 1, 5, 2, 2, 1)  # virtual seconds

@@ -10,9 +10,8 @@ from minitrain.comm import SavedActivations, World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models import gpt as models
 from minitrain.models.config import GPTConfig
 from minitrain.planning.memory_model import GPT, held

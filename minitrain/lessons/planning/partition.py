@@ -6,10 +6,9 @@ from itertools import accumulate
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import SOME, pipeline_time
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.partition import partition
 
 LAYERS = (3, 1, 1, 2, 4, 1, 2, 5, 1, 3, 2)  # virtual seconds, whole numbers, so that no time rounds

@@ -21,10 +21,9 @@ from pathlib import Path
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import SOME, pipeline_time
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning import profile
 from minitrain.planning.pipedream_planner import paper_cut, paper_stage, plan
 from minitrain.planning.profile import Layer

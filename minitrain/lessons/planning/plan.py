@@ -14,9 +14,8 @@ from minitrain.comm.comm import Comm
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate, predict

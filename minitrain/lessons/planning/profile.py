@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import World
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning import profile
 
 WIDTHS = (24, 50, 33, 70, 10)  # of an MLP

@@ -9,8 +9,7 @@ from minitrain.comm import World
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.full import published, time_model
 from minitrain.planning.search import layouts, search
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import precision as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision import accumulate
 
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import World
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import precision as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision import formats
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, Format
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import SavedActivations, World
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision import fp8
 from minitrain.precision.formats import E4M3, E5M2, Format
 from minitrain.precision.fp8 import Linear, Scale

@@ -8,10 +8,9 @@ from torch.nn import functional
 
 from minitrain.comm import World
 from minitrain.costs import precision as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import precision as pictures
 from minitrain.lessons.precision.common import Loss, batch, differing, one_thread
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision.formats import FLOAT16
 from minitrain.precision.loss_scaling import LossScale
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from minitrain.comm import World
 from minitrain.costs import precision as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision.formats import BFLOAT16, FLOAT16, Format
 from minitrain.precision.master_weights import MasterWeights
 

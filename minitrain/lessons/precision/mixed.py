@@ -7,11 +7,10 @@ import torch
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import precision as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import precision as pictures
 from minitrain.lessons.precision import curves
 from minitrain.lessons.precision.common import Loss, batch, differing, one_thread
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision.mixed import MixedPrecision
 
 CLIP, STEPS = 0.125, 2

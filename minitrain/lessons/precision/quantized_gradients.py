@@ -7,9 +7,8 @@ import torch
 from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import precision as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.precision.common import differing, over_ranks
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.precision import quantized_gradients as quantized
 
 

@@ -19,11 +19,10 @@ from torch import nn
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recommender as pictures
 from minitrain.lessons.recommender import click
 from minitrain.lessons.recommender.click import Contents, Setting, different
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.parameter_server.full.roles import split_roles
 from minitrain.recommender.click import Clicks
 from minitrain.recommender.row_rules import SGD, Adagrad

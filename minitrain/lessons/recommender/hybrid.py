@@ -20,11 +20,10 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.costs import hybrid as costs
 from minitrain.data_parallel import DataParallel
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recommender as pictures
 from minitrain.lessons.recommender import click
 from minitrain.lessons.recommender.click import Setting
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.parameter_server.full.roles import split_roles
 from minitrain.recommender import hybrid
 from minitrain.recommender.click import Clicks, auc

@@ -12,9 +12,8 @@ import torch
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import serving as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.recommender.click import Contents, different
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.recommender.click import Clicks
 from minitrain.recommender.row_rules import Adagrad
 from minitrain.recommender.serving import Publisher, Replica

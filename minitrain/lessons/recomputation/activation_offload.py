@@ -13,9 +13,8 @@ from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_layer_activations
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.recomputation.activation_offload import Offload
 
 

@@ -8,9 +8,8 @@ import torch
 
 from minitrain.comm import World
 from minitrain.costs import gist as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.recomputation import cnn
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.recomputation.binarized import relu_pool
 
 SHAPES = {2: (2, 3, 8, 8), 3: (1, 3, 10, 11), 4: (1, 5, 9, 13)}  # window: input; not all are whole windows

@@ -8,10 +8,9 @@ import torch
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recomputation as pictures
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import checkpoint
 from minitrain.recomputation.full.every_block import every_block, every_block_early

@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from minitrain.comm import World
 from minitrain.costs import gist as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recomputation as pictures
 from minitrain.lessons.recomputation import cnn
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.recomputation.delayed_precision import DelayedPrecision
 
 WIDTHS = (16, 10, 8)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recomputation as pictures
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import every_kth
 from minitrain.recomputation.full.every_kth import recompute

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import recomputation as pictures
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.recomputation.full.selective import cores, every_block
 from minitrain.recomputation.selective import recompute
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from minitrain.comm import World
 from minitrain.costs import gist as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.recomputation import cnn
+from minitrain.lessons.rows import Claim
 from minitrain.lessons.rows import Rows as Claims
 from minitrain.recomputation.sparse_rows import COLUMNS, Rows, SparseRows
 

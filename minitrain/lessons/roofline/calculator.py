@@ -14,9 +14,8 @@ from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.messages import all_reduce
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.roofline.machine import VirtualMachine
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import AttentionKind, GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.gpipe import step

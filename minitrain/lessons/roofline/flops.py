@@ -8,8 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import memory
 from minitrain.costs import roofline as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import AttentionKind, GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops

@@ -13,10 +13,9 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.timeline import Span
 from minitrain.costs import communication, data_parallel
 from minitrain.costs import roofline as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import roofline as pictures
 from minitrain.lessons.roofline.machine import VirtualMachine
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.roofline import overlap
 
 # Bytes and operations in a virtual second. A power of two, and the operations are one times 8n: then no time rounds,

@@ -13,9 +13,8 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.costs import roofline as costs
 from minitrain.costs.roofline import MACHINES, Work
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import roofline as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.roofline import peaks
 from minitrain.roofline.flops import Flops
 

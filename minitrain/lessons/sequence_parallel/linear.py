@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import SavedActivations, World
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.lessons.sequence_parallel.common import OURS, PAPER, own
 from minitrain.lessons.tensor_parallel.common import pieces, run_module
 from minitrain.sequence_parallel import linear as small

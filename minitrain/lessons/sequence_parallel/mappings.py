@@ -16,8 +16,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.sequence_parallel import mappings as small
 from minitrain.sequence_parallel.full import mappings as full
 

@@ -11,9 +11,8 @@ from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.comm import Comm
 from minitrain.costs import sequence_parallel as costs
 from minitrain.costs import vocabulary as vocabulary_costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import sequence_parallel as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.lessons.sequence_parallel.common import OURS, PAPER, RING, Trial, Way
 from minitrain.lessons.tensor_parallel.common import trained
 

@@ -19,8 +19,7 @@ from minitrain.comm import World
 from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP, Block

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, World
 from minitrain.comm import clip_grad_norm as full
 from minitrain.comm.messages import all_reduce
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
 from minitrain.tensor_parallel.full import linear as full_linear

@@ -12,9 +12,8 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import cross_entropy as small
 from minitrain.tensor_parallel.full import cross_entropy as full
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel

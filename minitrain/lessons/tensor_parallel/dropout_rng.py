@@ -8,8 +8,7 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.models import counter_rng
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
 

@@ -15,9 +15,8 @@ from minitrain.comm.memory import model_states
 from minitrain.costs import tensor_parallel as costs
 from minitrain.costs import vocabulary as vocabulary_costs
 from minitrain.costs.communication import ring_all_reduce
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.lessons.tensor_parallel.common import pieces, trained
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, pieces, run_module
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full import linear as full

@@ -17,8 +17,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import ring_all_gather, ring_all_reduce
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, RING
 from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.full import vocab_parallel as full
 from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy

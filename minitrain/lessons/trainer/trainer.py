@@ -19,8 +19,7 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.shared_folder import shared_folder
 from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Trainer

@@ -9,8 +9,7 @@ import torch
 from minitrain.comm import Ledger, Peak, World, native
 from minitrain.comm.control import gather_objects
 from minitrain.costs import constant_buffers as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.zero import constant_buffers as technique
 
 SIZES = (700, 5, 12_000, 1, 294)  # elements of a model's gradients: 13,000, the largest more than the usual buffer

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 from minitrain.comm import World
 from minitrain.costs import defragmentation as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.zero.defragmentation import Memory, forward
 
 

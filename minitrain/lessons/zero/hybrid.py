@@ -17,8 +17,7 @@ from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.comm.messages import Group
 from minitrain.costs import hybrid_sharding as costs
 from minitrain.costs import zero as zero_costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small
 from minitrain.zero import hybrid
 from minitrain.zero.full.hybrid import HybridZero3

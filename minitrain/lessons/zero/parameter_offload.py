@@ -15,8 +15,7 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.comm.memory import optimizer_states
 from minitrain.costs import parameter_offload as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small
 from minitrain.lessons.zero.crossings import Crossings
 from minitrain.zero import parameter_offload as technique

@@ -13,8 +13,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.messages import Handle
 from minitrain.costs import partitioned_checkpoints as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero.crossings import Crossings
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Block

@@ -5,8 +5,7 @@ from __future__ import annotations
 from minitrain.comm import World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import zero as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small, step_time
 from minitrain.zero import stage1
 from minitrain.zero.full.stage1 import Zero1

@@ -10,8 +10,7 @@ from minitrain.comm import Peak, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import zero as costs
-from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small
 from minitrain.lessons.zero.common import held
 from minitrain.zero import stage2

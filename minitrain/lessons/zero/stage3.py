@@ -9,9 +9,8 @@ from minitrain.comm import World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.comm.messages import Handle
 from minitrain.costs import zero as costs
-from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import zero as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small, step_time
 from minitrain.zero import stage3
 from minitrain.zero.full.stage3 import Zero3

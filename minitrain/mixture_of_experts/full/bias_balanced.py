@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitrain.comm.comm import Comm
-from minitrain.mixture_of_experts.full.router import Router, check_choices
+from minitrain.mixture_of_experts.full.router import Router
 from minitrain.mixture_of_experts.full.routing import Routing, counted
 
 
@@ -30,19 +30,13 @@ class BiasBalanced(Router):
     """Top k of sigmoids, to which a bias of each expert is added only to choose.
 
     Args:
-        hidden: Width of a token.
-        experts: Number of experts.
-        choices: k, experts of each token.
+        hidden, experts, choices, layer: As for `Router`.
         speed: u, by which `update` changes a bias.
         scale: The sum of a token's gates; DeepSeek-V3 has 2.5 for 8 of 256 experts.
-        layer: As for `Router`.
 
     Attributes:
         bias: b, `[experts]`.
         load: Tokens that chose each expert on this rank in training, since the last `update`.
-
-    Raises:
-        ValueError: `choices` is below 1, or larger than the number of experts.
     """
 
     bias: Tensor
@@ -58,9 +52,8 @@ class BiasBalanced(Router):
         scale: float = 1.0,
         layer: int = 0,
     ):
-        super().__init__(hidden, experts, layer=layer)
-        check_choices(choices, experts)
-        self.choices, self.speed, self.scale = choices, speed, scale
+        super().__init__(hidden, experts, choices=choices, layer=layer)
+        self.speed, self.scale = speed, scale
         self.register_buffer("bias", torch.zeros(experts))
         # Of one step only, and therefore in no checkpoint.
         self.register_buffer("load", torch.zeros(experts, dtype=torch.int64), persistent=False)

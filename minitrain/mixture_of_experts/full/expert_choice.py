@@ -1,11 +1,10 @@
 """The full form of `minitrain.mixture_of_experts.expert_choice` adds groups, and a cap on the experts of a token.
 
-**The cap.** If a token may have at most b experts, the paper computes a matrix A whose columns sum to b at most
-(`uncut`), and each expert takes the k largest entries of its row. That alone can break the cap, because entries of A
-can be fractions, and because A is still far from its limit after the paper's 100 rounds with λ = 0.001. So our experts
-then exchange tokens until no token has more than b experts (`within_cap`).
+**The cap.** If a token may have at most b experts, the experts exchange tokens until none has more, so that the sum of
+scores loses least (`within_cap`). The paper solves the same problem with an entropy term, by 100 rounds with λ = 0.001,
+which can break the cap: entries of its matrix can be fractions, and 100 rounds leave it far from its limit.
 
-Open `mixture_of_experts/full/router.py` first, then `ExpertChoice`; `uncut` and what follows is for the cap alone.
+Open `mixture_of_experts/full/router.py` first, then `ExpertChoice`; what follows it is for the cap alone.
 **Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.3.
 **Cost.** `minitrain.costs.mixture_of_experts.capacity`: k = ⌊n · c/e⌋ tokens for each expert.
 """
@@ -21,19 +20,14 @@ from torch import Tensor
 from minitrain.mixture_of_experts.full.router import Router, not_finite, refuse
 from minitrain.mixture_of_experts.full.routing import Routing
 
-ENTROPY, ROUNDS = 0.001, 100
-"""The paper's λ and number of rounds for the cap, which holds after any number."""
-
 
 class ExpertChoice(Router):
     """Each expert's best tokens.
 
     Args:
-        hidden: Width of a token.
-        experts: e, number of experts.
+        hidden, experts, layer: As for `Router`.
         capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
         most: b, the cap: how many experts a token has at most. None: any number.
-        layer: As for `Router`.
 
     Raises:
         ValueError: The cap leaves too few places, or a number is out of range.
@@ -69,8 +63,8 @@ class ExpertChoice(Router):
         k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
         preference = s
         if self.most is not None:
-            # Detached: a choice has no gradient. The weights have one, which are the uncapped scores.
-            preference = uncut(s.detach(), k, self.most)
+            # Detached: a choice has no gradient; the weights have one. In float64, where the search must not round.
+            preference = s.detach().double()
             preference = preference.masked_fill(~within_cap(preference, k, self.most), -math.inf)
         index = preference.topk(k, -1).indices  # [groups, experts, k], highest score first
         weight = s.gather(-1, index)
@@ -93,41 +87,6 @@ class ExpertChoice(Router):
             k,
             len(s),
         )
-
-
-def uncut(
-    s: Float[Tensor, "groups experts size"], k: int, most: int, entropy: float = ENTROPY, rounds: int = ROUNDS
-) -> Float[Tensor, "groups experts size"]:
-    """ln A before entries are cut at 1, where A maximizes ⟨Sᵀ, A⟩ + λH(A): rows sum to k, columns to at most b.
-
-    A is the projection of exp(Sᵀ/λ) onto three sets, with the Kullback-Leibler divergence as distance: rows that sum to
-    k, columns that sum to at most b, entries of at most 1. Each set alone is easy. Dykstra's algorithm gives back,
-    before a set's turn, what its last turn took away; without that the result meets the constraints, but is not the
-    best. Of an expert's tokens, ln A has the order of A, and none of its ties: entries that were cut are 1 all alike,
-    and those below 10⁻³⁰⁸, not rare at λ = 0.001, all 0.
-
-    Args:
-        s: Sᵀ.
-        k: Tokens of each expert, the sum of a row.
-        most: b, the cap on the sum of a column.
-        entropy: λ; the smaller, the closer to the best choice, and the slower to find.
-        rounds: Through the three sets.
-
-    Source: Zhou et al. 2022, §3.3; Benamou et al. 2015, "Iterative Bregman projections for regularized transportation
-    problems", §5, for the projections.
-    """
-    a = s.double() / entropy  # logarithms throughout: exp(1/0.001) overflows
-    column = torch.zeros_like(a[:, :1])  # what was taken from columns
-    entry = torch.zeros_like(a)  # what was taken from entries
-    for _ in range(rounds):
-        a = a - a.logsumexp(-1, keepdim=True) + math.log(max(k, 1))  # an equation: nothing to give back
-        a = a + column
-        column = (a.logsumexp(1, keepdim=True) - math.log(most)).clamp_min(0)
-        a = a - column
-        a = a + entry
-        entry = a.clamp_min(0)
-        a = a - entry
-    return a + entry
 
 
 def within_cap(

@@ -23,12 +23,10 @@ class GShard(Router):
     """Top 2 with capacity.
 
     Args:
-        hidden: Width of a token.
-        experts: Number of experts, at least 2.
+        hidden, experts, layer: As for `Router`.
         capacity_factor: An expert has ⌊factor · 2 · tokens/experts⌋ places in each group; None: no limit. In evaluation
             there is none.
         loss_factor: k, of the auxiliary loss.
-        layer: As for `Router`.
 
     Raises:
         ValueError: There are fewer than 2 experts.
@@ -43,9 +41,7 @@ class GShard(Router):
         loss_factor: float = 1.0,
         layer: int = 0,
     ):
-        super().__init__(hidden, experts, layer=layer)
-        if experts < 2:
-            raise ValueError(f"experts={experts} is too few for the top 2; use at least 2")
+        super().__init__(hidden, experts, choices=2, layer=layer)
         self.capacity_factor, self.loss_factor = capacity_factor, loss_factor
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
@@ -65,5 +61,5 @@ class GShard(Router):
             # A second choice that is skipped takes no place, as in §2.2 and in Mesh TensorFlow. The second loop of the
             # paper's algorithm 1 contradicts this: it counts every second choice, and so leaves places empty.
             chosen[..., 1:] = 2 * weight[..., 1:] > chance
-        capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None, choices=2)
+        capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None)
         return self.to_routing(x, expert, weight, losses, scores=scores, capacity=capacity, chosen=chosen)

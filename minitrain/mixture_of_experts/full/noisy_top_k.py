@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts.full.router import Router, check_choices
+from minitrain.mixture_of_experts.full.router import Router
 from minitrain.mixture_of_experts.full.routing import Routing
 from minitrain.models.counter_rng import normal
 
@@ -23,18 +23,12 @@ class NoisyTopK(Router):
     """Top k of noisy scores; noise is off in evaluation.
 
     Args:
-        hidden: Width of a token.
-        experts: Number of experts.
-        choices: k, experts of each token.
+        hidden, experts, choices, layer: As for `Router`.
         importance_factor: w of the loss on sums of weights.
         load_factor: w of the loss on numbers of tokens.
-        layer: As for `Router`.
 
     Attributes:
         noise_gate: W_noise, the product that gives the size of each score's noise.
-
-    Raises:
-        ValueError: `choices` is below 1, or larger than the number of experts.
     """
 
     def __init__(
@@ -47,9 +41,8 @@ class NoisyTopK(Router):
         load_factor: float = 0.1,
         layer: int = 0,
     ):
-        super().__init__(hidden, experts, layer=layer)
-        check_choices(choices, experts)
-        self.choices, self.importance_factor, self.load_factor = choices, importance_factor, load_factor
+        super().__init__(hidden, experts, choices=choices, layer=layer)
+        self.importance_factor, self.load_factor = importance_factor, load_factor
         self.noise_gate = nn.Linear(hidden, experts, bias=False)
         # Again: when the base class did it, the noise gate did not exist.
         self.reset_parameters()

@@ -30,21 +30,24 @@ class Router(nn.Module, ABC):
     Args:
         hidden: Width of a token.
         experts: Number of experts to choose from.
+        choices: k, experts of each token, where tokens choose.
         layer: Which of a model's routers this is, so that each has noise of its own.
 
     Attributes:
         gate: W_g, the product that scores experts, `[experts, hidden]`.
 
     Raises:
-        ValueError: A size is below 1.
+        ValueError: A size is below 1, or `choices` is larger than the number of experts.
     """
 
-    def __init__(self, hidden: int, experts: int, *, layer: int = 0):
+    def __init__(self, hidden: int, experts: int, *, choices: int = 1, layer: int = 0):
         super().__init__()
         for name, size in (("hidden", hidden), ("experts", experts)):
             if size < 1:
                 raise ValueError(f"{name}={size} must be at least 1")
-        self.hidden, self.experts, self.layer = hidden, experts, layer
+        if not 1 <= choices <= experts:
+            raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
+        self.hidden, self.experts, self.choices, self.layer = hidden, experts, choices, layer
         self.gate = nn.Linear(hidden, experts, bias=False)
         self.reset_parameters()
 
@@ -116,16 +119,16 @@ class Router(nn.Module, ABC):
         tokens = first_token + torch.arange(x.shape[0] * x.shape[1], device=x.device)
         return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
 
-    def capacity(self, tokens: int, factor: float | None, choices: int = 1) -> int | None:
+    def capacity(self, tokens: int, factor: float | None) -> int | None:
         """⌊factor · choices · tokens/experts⌋ places for each expert in a group of `tokens`; None: no limit."""
         if factor is None or tokens == 0:
             return None if factor is None else 0
         # The factor is the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
-        places = math.floor(Fraction(factor).limit_denominator(10**6) * choices * tokens / self.experts)
+        places = math.floor(Fraction(factor).limit_denominator(10**6) * self.choices * tokens / self.experts)
         if places < 1:
             raise ValueError(
                 f"capacity_factor={factor} leaves experts={self.experts} without places in a group of {tokens} tokens; "
-                f"use at least {self.experts}/{choices * tokens}, or longer groups"
+                f"use at least {self.experts}/{self.choices * tokens}, or longer groups"
             )
         return places
 
@@ -200,12 +203,6 @@ def refuse(wrong: int, scores: Float[Tensor, "groups size columns"]) -> None:
             f"router scores of {wrong} of {scores.shape[:2].numel()} tokens are infinite or not a number, so that "
             "no expert can be chosen; look at the layers before it and at the router's own weights"
         )
-
-
-def check_choices(choices: int, experts: int) -> None:
-    """Refuse more experts of a token than there are, or none."""
-    if not 1 <= choices <= experts:
-        raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
 
 
 def fractions(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts.full.router import Router, check_choices, fractions
+from minitrain.mixture_of_experts.full.router import Router, fractions
 from minitrain.mixture_of_experts.full.routing import Routing
 from minitrain.mixture_of_experts.z_loss import z_loss
 
@@ -26,16 +26,10 @@ class TopK(Router):
     """The k most probable experts.
 
     Args:
-        hidden: Width of a token.
-        experts: Number of experts.
-        choices: k, experts of each token.
+        hidden, experts, choices, layer: As for `Router`.
         loss_factor: Of the balancing loss, which is k times this factor at balance.
         z_factor: Of the loss on logits.
         normalize: Divide the weights of a token's choices by their sum. Otherwise they are probabilities, as in Switch.
-        layer: As for `Router`.
-
-    Raises:
-        ValueError: `choices` is below 1, or larger than the number of experts.
     """
 
     def __init__(
@@ -49,9 +43,8 @@ class TopK(Router):
         normalize: bool = True,
         layer: int = 0,
     ):
-        super().__init__(hidden, experts, layer=layer)
-        check_choices(choices, experts)
-        self.choices, self.loss_factor, self.z_factor, self.normalize = choices, loss_factor, z_factor, normalize
+        super().__init__(hidden, experts, choices=choices, layer=layer)
+        self.loss_factor, self.z_factor, self.normalize = loss_factor, z_factor, normalize
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         tokens = self.split_into_groups(x, groups)
