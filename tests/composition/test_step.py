@@ -34,66 +34,45 @@ def check(ranks, layouts, model=MODEL, steps=STEPS, bound=1e-11):
             assert max(distance) <= bound, f"{layout} {layout}, rank {rank}: {distance}"
 
 
-def test_one_rank(ranks):
-    check(ranks, [Layout(), Layout(microbatches=4), Layout(recompute="full"), Layout(recompute="selective")])
-
-
-def test_one_axis(ranks):
-    check(ranks, [Layout(dp=2), Layout(tp=2, microbatches=2), Layout(tp=2, sequence_parallel=True)])
-
-
-ZERO = [Layout(dp=2, zero=zero, microbatches=2) for zero in (1, 2, 3)]
-BOTH = [Layout(tp=2, dp=2, zero=zero, sequence_parallel=True, microbatches=2) for zero in (0, 1, 2, 3)]
-
-
+SCHEDULES = [
+    Layout(pp=2, microbatches=4, schedule=name)
+    for name in ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+]
 MANY = pytest.mark.slow("several layouts on four ranks")
+LAYOUTS = {
+    "one rank": [Layout(), Layout(microbatches=4), Layout(recompute="full"), Layout(recompute="selective")],
+    "one axis": [Layout(dp=2), Layout(tp=2, microbatches=2), Layout(tp=2, sequence_parallel=True)],
+    "ZeRO": [Layout(dp=2, zero=zero, microbatches=2) for zero in (1, 2, 3)],
+    "two axes": [
+        Layout(dp=2, tp=2, recompute="selective"),
+        Layout(dp=2, pp=2, microbatches=4, zero=1),
+        Layout(pp=2, tp=2, microbatches=2, sequence_parallel=True, recompute="full"),
+        Layout(pp=4, microbatches=4, zero=1),
+    ],
+    "cp": [
+        Layout(cp=2, cp_mode="ring", microbatches=2, recompute="full"),
+        Layout(cp=2, zero=1, recompute="selective"),
+        Layout(cp=2, cp_mode="ulysses", zero=2, microbatches=2),
+        Layout(cp=2, cp_mode="gather", zero=3),
+    ],
+    "schedules": SCHEDULES,
+}
+MORE = {
+    "ZeRO and tp": [Layout(tp=2, dp=2, zero=zero, sequence_parallel=True, microbatches=2) for zero in (0, 1, 2, 3)],
+    "cp and others": [
+        Layout(cp=4),
+        Layout(dp=2, cp=2, cp_mode="ring", zero=1),
+        Layout(cp=2, tp=2, cp_mode="ulysses"),
+        Layout(cp=2, tp=2, sequence_parallel=True, zero=1, recompute="selective"),
+        Layout(pp=2, cp=2, microbatches=2, recompute="full"),
+        Layout(pp=2, cp=2, cp_mode="gather", microbatches=4, schedule="zb-v", zero=1),
+    ],
+}
 
 
-@pytest.mark.parametrize("layouts", (ZERO, pytest.param(BOTH, marks=MANY)), ids=("dp2", "dp2tp2"))
-def test_stages_of_zero(ranks, layouts):
-    check(ranks, layouts)
-
-
-THREE = [
-    Layout(dp=2, tp=2, recompute="selective"),
-    Layout(dp=2, pp=2, microbatches=4, zero=1),
-    Layout(pp=2, tp=2, microbatches=2, sequence_parallel=True, recompute="full"),
-    Layout(pp=4, microbatches=4, zero=1),
-]
-
-
-def test_two_axes(ranks):
-    check(ranks, THREE)
-
-
-CONTEXT = [
-    Layout(cp=2, cp_mode="ring", microbatches=2, recompute="full"),
-    Layout(cp=2, zero=1, recompute="selective"),
-    Layout(cp=2, cp_mode="ulysses", zero=2, microbatches=2),
-    Layout(cp=2, cp_mode="gather", zero=3),
-]
-CONTEXT_AND = [
-    Layout(cp=4),
-    Layout(dp=2, cp=2, cp_mode="ring", zero=1),
-    Layout(cp=2, tp=2, cp_mode="ulysses"),
-    Layout(cp=2, tp=2, sequence_parallel=True, zero=1, recompute="selective"),
-    Layout(pp=2, cp=2, microbatches=2, recompute="full"),
-    Layout(pp=2, cp=2, cp_mode="gather", microbatches=4, schedule="zb-v", zero=1),
-]
-
-
-@pytest.mark.parametrize(
-    "layouts", (CONTEXT, pytest.param(CONTEXT_AND, marks=MANY)), ids=("cp2", "cp4, and with other axes")
-)
-def test_context_parallelism(ranks, layouts):
-    check(ranks, layouts)
-
-
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
-
-
-def test_schedules(ranks):
-    check(ranks, [Layout(pp=2, microbatches=4, schedule=name) for name in SCHEDULES])
+@pytest.mark.parametrize("name", [*LAYOUTS, *(pytest.param(name, marks=MANY) for name in MORE)])
+def test_layouts(ranks, name):
+    check(ranks, (LAYOUTS | MORE)[name])
 
 
 def test_untied(ranks):

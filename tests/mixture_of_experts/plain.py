@@ -1,15 +1,11 @@
-"""What the routers' tests share: tokens, and routers computed token by token in plain Python."""
+"""What the routers' tests share: tokens, weights, and a small form beside its full one."""
 
 from __future__ import annotations
-
-import math
-import statistics
 
 import torch
 from torch import nn
 
 EXPERTS, HIDDEN, SIZE, GROUPS = 4, 5, 6, 2
-NORMAL = statistics.NormalDist()
 
 
 def some_tokens(tokens=GROUPS * SIZE, seed=0):
@@ -25,43 +21,8 @@ def random_weights(router, seed=1):
     return router
 
 
-def groups_of(x, groups=GROUPS):
-    """Lists of tokens, each a list of numbers."""
-    return [part.tolist() for part in x.chunk(groups)]
-
-
-def scores(token, weight):
-    return [sum(a * b for a, b in zip(token, row, strict=True)) for row in weight.tolist()]
-
-
-def softmax(values):
-    powers = [math.exp(value - max(values)) for value in values]
-    return [power / sum(powers) for power in powers]
-
-
-def order(values):
-    """Their numbers, the largest first."""
-    return sorted(range(len(values)), key=lambda i: -values[i])
-
-
 def triples(routing):
     return list(zip(routing.token.tolist(), routing.expert.tolist(), routing.position_in_expert.tolist(), strict=True))
-
-
-def agrees(routing, expected, losses, dropped=()):
-    """Compare with {(token, expert): (weight, place)}, the auxiliary loss of each group, and pairs."""
-    found = {
-        (token, expert): (weight, place)
-        for (token, expert, place), weight in zip(triples(routing), routing.weight.tolist(), strict=True)
-    }
-    assert len(found) == len(routing.token)
-    assert found.keys() == expected.keys()
-    for pair, (weight, place) in expected.items():
-        assert abs(found[pair][0] - weight) < 1e-12, pair
-        assert found[pair][1] == place, pair
-    assert routing.token.tolist() == sorted(routing.token.tolist())
-    assert [tuple(pair) for pair in routing.dropped.tolist()] == list(dropped)
-    assert abs(routing.auxiliary_loss.item() - sum(losses) / len(losses)) < 1e-12
 
 
 def rows(count, columns, seed=0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import pytest
@@ -20,10 +19,7 @@ from tests.mixture_of_experts.plain import (
     GROUPS,
     HIDDEN,
     SIZE,
-    agrees,
-    order,
     random_weights,
-    scores,
     some_tokens,
 )
 
@@ -44,24 +40,6 @@ def test_gradients_reach_the_router_and_not_the_bias():
     found = torch.autograd.grad((gates[:, 0] * x[:, 0]).sum(), (weight, bias), allow_unused=True)
     assert found[0].abs().max() > 0 and found[1] is None
     assert [name for name, _ in make().named_parameters()] == ["gate.weight"]
-
-
-def test_as_deepseek_v3_says():
-    """Equations 13 to 16 of "DeepSeek-V3", and the factor of its routed experts, token by token."""
-    router, x, entries, unbiased = make(choices=2, scale=2.5), some_tokens(), {}, 0
-    for i in range(GROUPS):
-        ranked = []
-        for s, token in enumerate(x[i * SIZE :][:SIZE].tolist()):
-            affinity = [1 / (1 + math.exp(-u)) for u in scores(token, router.gate.weight)]
-            best = order([a + b for a, b in zip(affinity, BIAS.tolist(), strict=True)])[:2]
-            unbiased += set(best) == set(order(affinity)[:2])
-            total = sum(affinity[e] for e in best)
-            ranked += [(k, s, e, 2.5 * affinity[e] / total) for k, e in enumerate(best)]
-        queue = sorted(ranked)  # first choices before second ones
-        for at, (_, s, e, gate) in enumerate(queue):
-            entries[s + i * SIZE, e] = (gate, sum(other == e for _, _, other, _ in queue[:at]))
-    assert unbiased < len(x)  # the bias has changed some choices
-    agrees(router.route(x, groups=GROUPS), entries, [0.0])
 
 
 def load_of_two_steps(world, sizes):

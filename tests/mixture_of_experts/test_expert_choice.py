@@ -1,4 +1,4 @@
-"""Expert choice against a plain choice, the cap against another way to solve the same problem."""
+"""The cap of expert choice against another way to solve the same problem."""
 
 from __future__ import annotations
 
@@ -7,36 +7,7 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import ExpertChoice
 from minitrain.mixture_of_experts.full.expert_choice import within_cap
-from tests.mixture_of_experts.plain import (
-    EXPERTS,
-    GROUPS,
-    HIDDEN,
-    SIZE,
-    agrees,
-    groups_of,
-    order,
-    random_weights,
-    scores,
-    softmax,
-    some_tokens,
-)
-
-
-@pytest.mark.parametrize("factor, k", ((1.0, 1), (2.0, 3), (4.0, 6), (0.7, 1)))
-def test_each_expert_takes_its_highest_scores(factor, k):
-    router, x = random_weights(ExpertChoice(HIDDEN, EXPERTS, capacity_factor=factor)), some_tokens()
-    expected = {}
-    for group, tokens in enumerate(groups_of(x)):
-        s = [softmax(scores(token, router.gate.weight)) for token in tokens]
-        for expert in range(EXPERTS):
-            column = [row[expert] for row in s]
-            for place, token in enumerate(order(column)[:k]):
-                expected[group * SIZE + token, expert] = (column[token], place)
-    routing = router.route(x, groups=GROUPS)
-    agrees(routing, expected, [0.0])
-    assert routing.load().tolist() == [GROUPS * k] * EXPERTS and routing.capacity == k
 
 
 def all_choices(experts, size, k, most):

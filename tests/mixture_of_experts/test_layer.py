@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, NoisyTopK, Switch, TopK
+from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts.full.compute import WAYS, fits_grouped_product, lay_side_by_side, stacked
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
+from minitrain.mixture_of_experts.shared_experts import SharedExperts
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP
 from minitrain.recomputation.full import every_block as full
@@ -201,6 +203,15 @@ def test_losses_of_all_mixtures_are_summed():
     assert auxiliary_loss(model) == model[0].auxiliary_loss + model[2].auxiliary_loss
     assert len(layers(model)) == 2
     assert [each.sum().item() for each in load(model)] == [len(each.routing.token) for each in layers(model)]
+
+
+def test_shared_experts_pass_on_the_mixtures_loss_and_are_not_none():
+    routed = small.MoELayer(nn.Linear(4, 3, bias=False), [nn.Linear(4, 4) for _ in range(3)])
+    model = SharedExperts(routed, [nn.Linear(4, 4)])
+    model(torch.ones(2, 5, 4))
+    assert model.auxiliary_loss is routed.auxiliary_loss
+    with pytest.raises(AssertionError, match="without a shared expert"):
+        SharedExperts(routed, [])
 
 
 def test_bad_input():

@@ -22,6 +22,8 @@ from minitrain.mixture_of_experts import (
     noisy_top_k,
     switch,
 )
+from minitrain.mixture_of_experts.full.switch import INITIAL_SCALE
+from minitrain.mixture_of_experts.z_loss import z_loss
 from minitrain.models import counter_rng
 from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import (
@@ -136,6 +138,38 @@ def small(name, x, *weights):
 def test_small_form(name, tokens):
     """The lesson claims equal choices; here gradients are compared, too."""
     same_as_full_form(FORMS[name], partial(small, name), tokens)
+
+
+def test_small_forms_draw_chance():
+    """Gates 3/4 and 1/4: half of GShard's second choices are made. Equal scores: noise takes 4 experts alike."""
+    torch.manual_seed(0)
+    x, nothing = torch.tensor([3.0, 1.0, 1e-9]).log().repeat(512, 1), torch.zeros(4, 3)
+    made = (gshard.route(x, torch.eye(3), None, 3.0)[0][:, 1] >= 0).sum()
+    expert, gates, _ = noisy_top_k.route(0 * x, nothing, nothing)
+    # Six deviations of √(512/4).
+    assert (torch.cat([made[None], expert.flatten().bincount(minlength=4)]) - 256).abs().max() < 6 * math.sqrt(512 / 4)
+    torch.testing.assert_close(gates.sum(-1), torch.ones(512))
+    with pytest.raises(AssertionError, match="the load compares with the"):
+        noisy_top_k.route(torch.zeros(1, 3), nothing, nothing, choices=4)
+
+
+def test_small_forms_in_float32():
+    """Counts are divided in the dtype of x: 1/3 in float32 would be wrong by 10⁻⁸ in a float64 loss."""
+    x = torch.eye(3, dtype=torch.float64)
+    assert switch.route(x, x, 3, 1.0)[2].item() == pytest.approx(1.0, abs=1e-15)
+    assert z_loss(torch.tensor([[200.0, 0.0]]), 1.0).item() == 200.0**2  # the exponential of 200 is too large
+
+
+def test_initial_weights_are_small_and_cut_at_two_deviations():
+    hidden = 4096
+    weight = Switch(hidden, 8).gate.weight
+    deviation = math.sqrt(INITIAL_SCALE / hidden)
+    assert INITIAL_SCALE == 0.1
+    assert weight.abs().max() <= 2 * deviation
+    # The deviation of a normal distribution cut at ±2: √(1 − 4φ(2)/(Φ(2) − Φ(−2))).
+    density = math.exp(-2) / math.sqrt(2 * math.pi)
+    cut = math.sqrt(1 - 4 * density / math.erf(2 / math.sqrt(2)))
+    assert weight.std().item() == pytest.approx(cut * deviation, rel=6 / math.sqrt(2 * 8 * hidden))
 
 
 # Noise.

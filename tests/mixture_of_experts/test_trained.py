@@ -1,6 +1,6 @@
 """Today's mixtures in training: in every layout that of one device, with its biases bit by bit; checkpoints keep these.
 
-Blocks and gates are compared with the papers' formulas in test_layer, test_top_k and test_bias_balanced.
+Blocks and gates are compared with the papers' formulas in test_layer and test_formulas.
 """
 
 from __future__ import annotations

@@ -234,6 +234,9 @@ def test_generate():
         gpt.generate(beginning, 1, temperature=-1.0)
 
 
+ROPE = {"positions_kind": "rope"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -241,8 +244,16 @@ def test_generate():
         ({"layers": 0}, "layers=0 must be at least 1"),
         ({"kv_heads": 2}, r"kv_heads=2 must divide heads=3; use one of \[1, 3\]"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+        ({"norm": "batch"}, "norm='batch' is unknown; use one of"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0 must be above 0"),
+        ({"mlp_hidden": 0}, "mlp_hidden=0 must be at least 1"),
+        ({"head_size": 7} | ROPE, "heads of 7, which rope cannot divide into pairs; use an even head_size"),
+        ({"hidden": 9} | ROPE, "hidden=9 over heads=3 makes heads of 3, .* use a multiple of 6 for hidden"),
+        ({"rope_factor": 0.5} | ROPE, "rope_factor=0.5 must be at least 1"),
+        *(({"rope_base": base} | ROPE, f"rope_base={base} must be above 1") for base in (1.0, math.inf, math.nan)),
     ],
 )
+@pytest.mark.usefixtures("without_shapes")
 def test_config_names_what_is_wrong(changes: dict, message: str):
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)

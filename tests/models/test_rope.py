@@ -116,14 +116,3 @@ def test_angles_are_in_float32_at_least():
     size = float(key.double().abs().max())
     # Two numbers of at most `size` in float32, and the sum rounded to 8 bits; the angle is off by 1001 · 2⁻²³.
     assert (found.double() - exact).abs().max() <= size * (2 * 2**-8 + 1001 * 2**-21)
-
-
-@pytest.mark.parametrize("changes, message", (
-    ({"rope_base": 1.0}, "rope_base=1.0 must be above 1 and finite"),
-    ({"rope_base": math.inf}, "rope_base=inf must be above 1"),
-    ({"rope_base": math.nan}, "rope_base=nan must be above 1"),
-    ({"hidden": 9}, "hidden=9 over heads=3 makes heads of 3, .* use a multiple of 6 for hidden"),
-))  # fmt: skip
-def test_refused(changes: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        replace(ROPE, **changes)

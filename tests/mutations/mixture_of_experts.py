@@ -21,7 +21,7 @@ MUTATIONS = table(
     by_claim("mixture_of_experts.switch", "loss of the eight tokens"),
     ("mixture_of_experts.switch.route", "(f * p)", "(p * p)"),
     ("costs.mixture_of_experts.switch_loss", "factor * len(parts)", "factor * 8"),
-    by_test("tests/mixture_of_experts/test_switch.py::test_as_the_paper_says", "the small form has no jitter"),
+    by_test("tests/mixture_of_experts/test_formulas.py::test_switch", "the small form has no jitter"),
     ("mixture_of_experts.full.switch.Switch.route", "2 * chance - 1", "2 * chance"),
     by_claim("mixture_of_experts.switch", "tokens of a bfloat16"),
     ("mixture_of_experts.full.router.Router.split_into_groups", "torch.float32)", "x.dtype)"),

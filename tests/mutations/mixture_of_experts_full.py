@@ -9,7 +9,7 @@ MUTATIONS = table(
     ("mixture_of_experts.all_to_all._AllToAll.backward", "gradients[0]", "gradients[0] * 2"),
     by_claim("composition.step", "losses, norms and weights in 2 steps of AdamW with dropout"),
     ("mixture_of_experts.full.tensor_parallel.PartialMLP.__init__", "self.down.rank == 0", "True"),
-    by_test("tests/mixture_of_experts/test_bias_balanced.py::test_as_deepseek_v3_says", SMALL_FORM),
+    by_test("tests/mixture_of_experts/test_formulas.py::test_bias_balanced", SMALL_FORM),
     ("mixture_of_experts.full.bias_balanced.BiasBalanced.route", "score.gather(-1,", "(score + self.bias).gather(-1,"),
     by_test(
         "tests/mixture_of_experts/test_bias_balanced.py::test_bias_is_the_small_form_s_with_all_micro_batches_and_ranks",
@@ -26,13 +26,10 @@ MUTATIONS = table(
         "self.experts * load - load.sum()",
     ),
     ("mixture_of_experts.full.bias_balanced.update", "comm.all_reduce(load).wait()", "pass"),
-    by_test(
-        "tests/mixture_of_experts/test_top_k.py::test_as_mixtral_and_hugging_face_say", "no lesson has this router"
-    ),
+    by_test("tests/mixture_of_experts/test_formulas.py::test_top_k", "no lesson has this router"),
     ("mixture_of_experts.full.top_k.TopK.route", "weight = weight / weight.sum(-1, keepdim=True)", "pass"),
     by_test(
-        "tests/mixture_of_experts/test_top_k.py::test_as_mixtral_and_hugging_face_say",
-        "the routers of lessons count one choice of a token",
+        "tests/mixture_of_experts/test_formulas.py::test_top_k", "the routers of lessons count one choice of a token"
     ),
     ("mixture_of_experts.full.router.fractions", ".sum((1, 2))", "[:, :, 0].sum(1)"),
     by_test("tests/mixture_of_experts/test_layer.py::test_today_s_blocks", "experts of lessons have no gate"),

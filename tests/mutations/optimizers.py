@@ -194,17 +194,17 @@ MUTATIONS = table(
     ("optimizers.full.on_shards.OnShards.summed", "self._comm.ranks == 1", "True"),
     ("costs.optimizers.adafactor_payload", "+ 2 * item", "+ item"),
     by_test(
-        "tests/optimizers/test_adafactor_muon.py::test_every_stage_steps_as_one_device", "the demo is of the small form"
+        "tests/optimizers/test_on_shards.py::test_every_stage_steps_as_one_device", "the demo is of the small form"
     ),
     ("zero.full.partition.Partition.pieces", "self.offsets[name]", "0"),
     ("optimizers.full.muon.Muon._gathered", "comm.all_gather(line).wait()", "pass"),
     ("optimizers.full.muon.Muon._muon", "o[piece.start : piece.start + size]", "o[:size]"),
     ("optimizers.full.muon.Muon._muon", "self._gathered(update.to", "self._gathered(g.to"),
-    by_test("tests/optimizers/test_adafactor_muon.py", "the demo has no stack of matrices"),
+    by_test("tests/optimizers/test_on_shards.py", "the demo has no stack of matrices"),
     ("optimizers.full.adafactor.squares", "part.sum(0) for part in each", "square.sum(0) for _ in each"),
-    by_test("tests/optimizers/test_adafactor_muon.py::test_bytes_of_a_step", "the demo counts what is sent"),
+    by_test("tests/optimizers/test_on_shards.py::test_bytes_of_a_step", "the demo counts what is sent"),
     ("optimizers.full.adafactor.Adafactor._state", "torch.tensor(0.0)", "shard.new_zeros(())"),
-    by_test("tests/optimizers/test_adafactor_muon.py", "the demo compares both ways with one rate"),
+    by_test("tests/optimizers/test_on_shards.py", "the demo compares both ways with one rate"),
     ("optimizers.full.muon.rate", "rows / columns", "columns / rows"),
     ("optimizers.full.muon.rate", "0.2 *", ""),
     by_test("tests/zero/test_sharded.py", "no demo wraps an optimizer that is refused"),

@@ -11,7 +11,8 @@ MUTATIONS = table(
     ("optimizers.full.layer_wise.LAMB._move", 'x_norm.clamp(*group["phi"])', "x_norm"),
     ("optimizers.full.layer_wise.LARS._move", 'v.mul_(group["momentum"])', "v.mul_(0)"),
     by_test(
-        "tests/optimizers/test_full.py::test_on_shards_as_on_one_device", "claims on ZeRO are about the small form"
+        "tests/optimizers/test_on_shards.py::test_every_stage_steps_as_one_device",
+        "claims on ZeRO are about the small form",
     ),
     ("optimizers.full.layer_wise.LayerWise.step", "self.summed(torch.stack(squares))", "torch.stack(squares)"),
 )

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import Ledger
 from minitrain.optimizers import LAMB, LARS, Adafactor, Muon, lamb, lars
 from minitrain.optimizers.full.adafactor import squares
 from minitrain.tensor_parallel import ColumnParallelLinear
 from minitrain.zero.full.partition import Piece
 from minitrain.zero.full.stage1 import Zero1
-from minitrain.zero.full.stage2 import Zero2
-from minitrain.zero.full.stage3 import Zero3
 from tests.second_device.any_order import AnyOrder
 
 FULL = {
@@ -96,36 +93,6 @@ def test_norms_of_16_bits_do_not_overflow(name):
         each.grad = torch.ones_like(each)
         kind([each], **options).step()
     torch.testing.assert_close(low.float(), exact, rtol=1e-3, atol=0)
-
-
-def sharded(world, stage, name):
-    """The largest difference from one device after four steps, and bytes of norms per step."""
-    kind, options = FULL[name]
-    plain, wrapped = small_model(), small_model()
-    optimizer = kind(plain.parameters(), **options)
-    for loss in losses(plain):
-        plain.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model = stage(wrapped, kind, None, **options)
-    with Ledger() as ledger:
-        for loss in losses(model, world.rank, world.size):
-            loss.backward()
-            model.synchronize()
-            model.step()
-            model.zero_grad()
-    found = model.full_state_dict()
-    off = max(float((found[key] - value).abs().max()) for key, value in plain.state_dict().items())
-    return off, ledger.payload("all_reduce") / 4
-
-
-@pytest.mark.parametrize("name", FULL)
-@pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
-@pytest.mark.parametrize("n", [2, 3])
-def test_on_shards_as_on_one_device(ranks, n, stage, name):
-    for off, sent in ranks(n).run(sharded, stage, name):
-        assert off <= 1e-12
-        assert sent == 4 * 2 * 8  # four layers, two sums of squares each
 
 
 def over_tensor_parallel(world):

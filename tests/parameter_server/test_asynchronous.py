@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
-import re
-import time
 
 import pytest
 import torch
@@ -14,9 +11,8 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.costs.staleness import bytes_served, most_stale
 from minitrain.lessons.parameter_server.runs import Plan, replayed, train
-from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
-from minitrain.parameter_server.full.roles import Roles, split_roles
+from minitrain.parameter_server.full.roles import split_roles
 
 
 def delayed(world, bound, seed):
@@ -41,65 +37,6 @@ def test_random_delays(ranks, size, bound):
         assert trace.stalest <= most_stale(workers, bound)
         refused = [update.step for update in trace.updates if not update.applied]
         assert refused == [seed] * workers
-
-
-def small_run(world, bound, seed):
-    """The small form while workers sleep by chance; the weights of one device that replays the server's log."""
-
-    def compute(model, worker, step):
-        inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * step + worker), dtype=torch.float64)
-        return model(inputs).square().mean()
-
-    def made(number):
-        torch.manual_seed(number)
-        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
-
-    module, steps = made(world.rank), 5
-    if world.rank:
-        worker, chance = small.AsynchronousWorker(module), random.Random(f"{seed} {world.rank}")
-        for step in range(steps):
-            worker.pull()
-            compute(module, world.rank, step).backward()
-            time.sleep(0.004 * chance.random())
-            worker.push()
-            module.zero_grad()
-        return None
-    norms, expected = [], []
-    server = small.AsynchronousServer(module, adamw, bound)
-    server.optimizer.register_step_pre_hook(lambda *_: norms.append(norm(module)))
-    server.serve(steps)
-    reference, copied = made(0), made(0)
-    optimizer, versions = adamw(reference.parameters()), [copy.deepcopy(reference.state_dict())]
-    for worker, step, version in server.log:
-        copied.load_state_dict(versions[version])
-        copied.zero_grad()
-        compute(copied, worker, step).backward()
-        for parameter, other in zip(reference.parameters(), copied.parameters(), strict=True):
-            parameter.grad = other.grad.clone()
-        expected.append(norm(reference))
-        optimizer.step()
-        versions.append(copy.deepcopy(reference.state_dict()))
-    assert all(map(torch.equal, module.parameters(), reference.parameters()))
-    assert all(map(torch.equal, norms, expected)) and len(norms) == len(server.log)
-    return server.log
-
-
-def norm(module):
-    return torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).norm()
-
-
-@pytest.mark.parametrize("bound", (0, 1, None))
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_the_small_form_is_one_device_by_its_log(ranks, size, bound):
-    for seed in range(2):
-        log = ranks(size).run(small_run, bound, seed)[0]
-        assert sorted(push[:2] for push in log) == [(worker, step) for worker in range(1, size) for step in range(5)]
-        stalest = max(number - version for number, (_, _, version) in enumerate(log))
-        assert stalest <= most_stale(size - 1, bound)
-        if bound is not None:
-            for number, (_, step, version) in enumerate(log):
-                pushed = [earlier[0] for earlier in log[:version]]  # when its parameters were pulled
-                assert step - min(pushed.count(worker) for worker in range(1, size)) <= bound, number
 
 
 class Odd(nn.Module):
@@ -165,30 +102,16 @@ def test_one_worker_is_one_device(ranks):
     assert (sent, received) == (predicted[0], predicted[1] - missing)
 
 
-def refuse(world, fault):
-    roles = split_roles(2 if fault == "two servers" else 1)
-    if fault == "roles" and world.rank == 1:
-        roles = Roles((1,), (0, 2))
-    module = nn.Linear(3 if fault == "modules" and world.rank == 2 else 2, 1)
-    bound = -1 if fault == "bound" else 0
-    try:
-        if roles.serves or fault == "two servers":
-            AsynchronousServer(module, adamw, roles, bound)
-        else:
-            AsynchronousWorker(module, roles)
-    except ValueError as error:
-        return str(error)
+def refuse(world):
+    """Before anything is sent; what else a server and a worker refuse is in test_synchronous.py."""
+    for servers, bound, words in (
+        (1, -1, "staleness=-1 must be 0"),
+        (2, 0, r"servers=\(0, 1\).* use split_roles\(1\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            roles, module = split_roles(servers), nn.Linear(2, 1)
+            AsynchronousServer(module, adamw, roles, bound) if roles.serves else AsynchronousWorker(module, roles)
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        ("bound", "staleness=-1 must be 0"),
-        ("two servers", r"roles.servers=\(0, 1\).* use split_roles\(1\)"),
-        ("modules", "parameter weight"),
-        ("roles", "roles differ between ranks"),
-    ],
-)
-def test_what_cannot_be_is_refused_on_every_rank(ranks, fault, says):
-    for said in ranks(3).run(refuse, fault):
-        assert re.search(says, said)
+def test_what_cannot_be_is_refused_on_every_rank(ranks):
+    ranks(3).run(refuse)

@@ -80,36 +80,6 @@ def train(world, servers, optimizer, choices):
     return sorted(names) if roles.serves else None
 
 
-def train_small(world, optimizer):
-    """The small form, the full form and one device; SGD, unlike AdamW, shows a wrong scale of the gradients."""
-    module, full, reference = gpt(seed=world.rank), gpt(seed=world.rank), gpt(seed=0)
-    steps = 3
-    if world.rank == 0:
-        server = small.Server(module, OPTIMIZERS[optimizer])
-        server.serve(steps)
-        server.answer()
-    else:
-        worker = small.Worker(module)
-        for step in range(steps):
-            worker.pull()
-            on_tokens(module, world.rank - 1, step).backward()
-            worker.push()
-            module.zero_grad()
-        worker.pull()
-    serve(full, OPTIMIZERS[optimizer], split_roles(1), on_tokens, steps)
-    alone(reference, OPTIMIZERS[optimizer], world.size - 1, on_tokens, steps)
-    names = dict(reference.named_parameters())
-    same(module, reference, names)
-    same(module, full, names)
-    assert all(p.dtype == torch.float64 for p in module.parameters())
-
-
-@pytest.mark.parametrize("optimizer", ("SGD", "Adafactor"))
-@pytest.mark.parametrize("size", (2, 3))
-def test_the_small_form_equals_one_device_and_the_full_form(ranks, size, optimizer):
-    ranks(size).run(train_small, optimizer)
-
-
 def unused_in_small(world):
     module = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     if world.rank == 0:

@@ -12,11 +12,10 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from minitrain.data_parallel import DataParallel
 from minitrain.recomputation import checkpoint as small
-from minitrain.recomputation.full import early_stop, every_block
+from minitrain.recomputation.full import early_stop
 from minitrain.recomputation.full.checkpoint import checkpoint
-from tests.recomputation.models import same_bits, small_equals
+from tests.recomputation.models import same_bits
 
 all_forms = pytest.mark.parametrize(
     "checkpoint",
@@ -308,19 +307,6 @@ def test_the_node_with_the_inputs_keeps_a_result_until_backward(monkeypatch):
     assert [result() is None for result in results] == [False]
     checkpointed.backward()
     assert [result() is None for result in results] == [True]
-
-
-def blocks_again(model):
-    small.recompute(model.blocks)
-
-
-def in_full(model):
-    every_block.recompute(model.blocks)
-
-
-@pytest.mark.parametrize("size", (1, 3))
-def test_small_form_equals_one_device_and_the_full_form(ranks, size):
-    ranks(size).run(small_equals, blocks_again, in_full, DataParallel)
 
 
 def test_small_form_refuses_inputs_through_which_nothing_would_learn():

@@ -1,4 +1,4 @@
-"""Segments of k blocks: gradients to the last bit for every k, and models that do not call them in a row."""
+"""Segments of k blocks: models that do not call them in a row; test_full.py has the gradients."""
 
 from __future__ import annotations
 
@@ -6,26 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.data_parallel import DataParallel
-from minitrain.recomputation import every_kth as small
-from minitrain.recomputation.full import early_stop, every_kth
 from minitrain.recomputation.full import every_block as full
-from minitrain.recomputation.full.checkpoint import checkpoint
-from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
-
-
-@pytest.mark.parametrize("checkpoint", (checkpoint, early_stop.checkpoint), ids=("ours", "early"))
-@pytest.mark.parametrize("k", (1, 2, 3, 9))
-def test_gradients_and_random_numbers_are_those_of_the_plain_model(checkpoint, k):
-    plain, module = gpt(layers=5), gpt(layers=5)
-    every_kth.recompute(module.blocks, k, checkpoint)
-    for _ in range(2):
-        assert step(module, *tokens()) == step(plain, *tokens())
-    same_bits(module, plain)
-    assert list(module.state_dict()) == list(plain.state_dict())
-    with torch.no_grad():
-        module.eval(), plain.eval()
-        assert torch.equal(module(tokens()[0])[0], plain(tokens()[0])[0])
+from minitrain.recomputation.full import every_kth
+from tests.recomputation.models import gpt
 
 
 class Model(nn.Module):
@@ -93,38 +76,3 @@ def test_blocks_that_return_more_than_a_tensor_are_refused():
     every_kth.recompute(blocks, 2)
     with pytest.raises(TypeError, match="Pair returns tuple; every_kth needs blocks from a tensor to a tensor"):
         blocks(torch.ones(1))
-
-
-class InSegments(nn.Module):
-    """Blocks that are called by the small form."""
-
-    def __init__(self, blocks, k):
-        super().__init__()
-        self.blocks, self.k = blocks, k
-
-    def forward(self, x):
-        return small.run_in_segments(self.blocks, x, self.k)
-
-
-class Segments:
-    """Has a GPT call its blocks in segments, by the small form or the full one."""
-
-    def __init__(self, k, full=False):
-        self.k, self.full = k, full
-
-    def __call__(self, model):
-        if self.full:
-            every_kth.recompute(model.blocks, self.k)
-        else:
-            model.blocks = nn.ModuleList([InSegments(model.blocks, self.k)])
-
-
-def same_gradients(world, k):
-    """Parameters have other names where the small form calls them, so they are compared in their order."""
-    small_equals(world, Segments(k), Segments(k, full=True), DataParallel)
-
-
-@pytest.mark.parametrize("k", (1, 2, 9))  # of three blocks
-@pytest.mark.parametrize("size", (1, 3))
-def test_small_form_equals_one_device_and_the_full_form(ranks, size, k):
-    ranks(size).run(same_gradients, k)

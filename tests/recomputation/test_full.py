@@ -1,4 +1,4 @@
-"""Blocks that are computed again: gradients to the last bit, names, hooks, copies, and what several ranks send."""
+"""All that recomputes or offloads: gradients to the last bit, names, hooks, copies, and what several ranks send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 import torch.utils.checkpoint
 
 from minitrain.data_parallel import DataParallel
-from minitrain.recomputation.full import early_stop, every_kth
+from minitrain.recomputation.activation_offload import Offload
+from minitrain.recomputation.full import early_stop, every_kth, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.zero import Zero3
@@ -19,14 +20,38 @@ from tests.recomputation.models import gpt, gradients, same_bits, step, tokens
 TORCHS = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
 
 
-@pytest.mark.parametrize("checkpoint", (checkpoint, early_stop.checkpoint, TORCHS), ids=("ours", "early", "torch's"))
-@pytest.mark.parametrize("choices", ({}, {"kv_heads": 1, "attention": "sdpa"}), ids=("plain", "fused, grouped"))
-def test_gradients_and_random_numbers_are_those_of_the_plain_model(checkpoint, choices):
+def segments(k, checkpoint=checkpoint):
+    return lambda model: every_kth.recompute(model.blocks, k, checkpoint)
+
+
+WAYS = {
+    "blocks": full.every_block,
+    "blocks, early": full.every_block_early,
+    "blocks, torch's": lambda model: full.recompute(model.blocks, TORCHS),
+    "cores": selective.recompute,
+    "cores, early": lambda model: selective.recompute(model, early_stop.checkpoint),
+    **{f"every {k}": segments(k) for k in (1, 2, 3, 9)},
+    "every 2, early": segments(2, early_stop.checkpoint),
+    "offload": lambda model: Offload(model.blocks),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "choices",
+    ({}, {"kv_heads": 1, "attention": "sdpa"}, {"kv_heads": 1, "layers": 5}, {"layers": 1}),
+    ids=("plain", "fused, grouped", "five blocks", "one block"),
+)
+def test_gradients_and_random_numbers_are_those_of_the_plain_model(way, choices):
     plain, module = gpt(**choices), gpt(**choices)
-    full.recompute(module.blocks, checkpoint)
-    assert step(module, *tokens()) == step(plain, *tokens())
-    same_bits(module, plain)
+    WAYS[way](module)
+    for seed in range(2):
+        assert step(module, *tokens(seed=seed)) == step(plain, *tokens(seed=seed))
+        same_bits(module, plain)
     assert list(module.state_dict()) == list(plain.state_dict())
+    with torch.no_grad():
+        module.eval(), plain.eval()
+        assert torch.equal(module(tokens()[0])[0], plain(tokens()[0])[0])
 
 
 def test_several_steps_with_frozen_parts_and_evaluation_between():
@@ -84,6 +109,8 @@ def test_bad_input():
     with pytest.raises(ValueError, match=r"blocks\[1\] \(Block\) is recomputed already"):
         full.recompute(module.blocks)
     full.recompute([module.blocks[0], module.blocks[2]])  # nothing was done to the others
+    with pytest.raises(ValueError, match=r"module \(Linear\) has no CausalAttention"):
+        selective.recompute(torch.nn.Linear(2, 2))
 
 
 def in_data_parallel(world, checkpoint):
@@ -108,32 +135,13 @@ def test_data_parallelism(ranks, checkpoint):
         ranks(size).run(in_data_parallel, checkpoint)
 
 
-def nothing(model):
-    pass
-
-
-def every_block(model):
-    full.recompute(model.blocks)
-
-
-def every_block_early(model):
-    full.recompute(model.blocks, early_stop.checkpoint)
-
-
-def pairs(model):
-    every_kth.recompute(model.blocks, 2)
-
-
-def pairs_early(model):
-    every_kth.recompute(model.blocks, 2, early_stop.checkpoint)
-
-
-def with_sharded_parameters(world, ways):
+def with_sharded_parameters(world):
     """The weights after two steps of stage 3."""
     trained = []
-    for how in ways:
+    for way in (None, "blocks", "blocks, early", "every 2", "every 2, early"):
         module = gpt(dropout=0.0)
-        how(module)
+        if way is not None:
+            WAYS[way](module)
         model = Zero3(module, torch.optim.SGD, lr=0.1)
         for number in range(2):
             model(*tokens(seed=10 * number + world.rank))[1].backward()
@@ -146,5 +154,4 @@ def with_sharded_parameters(world, ways):
 
 
 def test_zero_3_gathers_what_is_computed_again(ranks):
-    ways = (nothing, every_block, every_block_early, pairs, pairs_early)
-    assert ranks(2).run(with_sharded_parameters, ways) == [True] * 2
+    assert ranks(2).run(with_sharded_parameters) == [True] * 2
