@@ -125,14 +125,14 @@ MUTATIONS = [
         why=ALIKE,
     ),
     Mutation(
-        "minitrain.data.prepare._hold_out_the_end",
+        "minitrain.data.shard_writer.hold_out_the_end",
         "ends[ends > cut] - cut",
         "ends[ends > cut]",
         test="tests/data/test_prepare.py::test_a_short_text_has_a_validation_part",
         why=ALIKE,
     ),
     Mutation(
-        "minitrain.data.prepare._Writer._encode",
+        "minitrain.data.shard_writer._Writer._encode",
         "self.tokens += len(tokens) + ends",
         "self.tokens += len(tokens)",
         test="tests/data/test_prepare.py::test_every_document_is_there_once",
