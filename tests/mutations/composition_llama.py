@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 PAPERS = "tests/models/test_llama.py"
-LAYOUTS = "tests/composition/test_llama.py::test_layouts"
+LAYOUTS = "tests/composition/test_llama.py::test_layouts[Qwen-two ranks]"
 ONE = "every layout is compared with one device, which has the same mistake"
 LOGITS = "test_logits_and_gradients_are_those_of_the_papers"
 SHARED = "test_shared_keys_are_not_repeated_for_backward"

@@ -80,7 +80,7 @@ MUTATIONS = [
         "minitrain.mixture_of_experts.full.layer.MoELayer.forward",
         "y = y + self.shared(tokens)",
         "y = y + self.shared(tokens) / (1 if self.tensor is None else self.tensor.ranks)",
-        test="tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias]",
+        test="tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias-grouped]",
         why="layers of lessons have no shared expert",
     ),
     Mutation(
