@@ -39,7 +39,7 @@ MUTATIONS = table(
         'F.silu(wide) * linear(x, *stacked(experts, "gate"))',
     ),
     by_test(
-        "tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias]",
+        "tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias-grouped]",
         "layers of lessons have no shared expert",
     ),
     (
