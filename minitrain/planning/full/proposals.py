@@ -17,7 +17,6 @@ from minitrain.costs.time_bar import Bar
 from minitrain.planning.full import plan_time
 from minitrain.planning.full.time_model import (
     Cluster,
-    busy,
     fits,
     least_time,
     most_held,
@@ -130,7 +129,7 @@ def judge(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Propo
 
 def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar) -> str:
     """The largest loss of time, with its share of the step."""
-    once = busy(layout, stage_seconds(model, replace(layout, recompute="none"), steps, cluster))
+    once = plan_time.busy(layout, stage_seconds(model, replace(layout, recompute="none"), steps, cluster))
     waited = min(waited_for(model, layout, steps, cluster), bar.exposed)
     # Of a ring, only those messages count that do not hide behind attention; so do those of dp.
     ring = layout.cp > 1 and layout.cp_mode in ("ring", "zigzag")
