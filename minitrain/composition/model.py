@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from minitrain.comm import native
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
+from minitrain.composition.presets import ROUTER_OPTIONS
 from minitrain.composition.settings import Layout, Model, Steps, check_trained
 from minitrain.context_parallel.full import parallelize as context_parallel
 from minitrain.mixture_of_experts import (
@@ -156,9 +157,11 @@ def mixtures(model: Model) -> dict[str, Any]:
 def make_router(model: Model, block: int) -> Router:
     """The router of a block."""
     sizes = model.sizes
+    options = {"choices": sizes.experts_per_token}
+    options |= {option: getattr(model, name) for name, (option, _) in ROUTER_OPTIONS.items()}
     # Without a number, the router's own.
-    choices = {"choices": sizes.experts_per_token} if sizes.experts_per_token else {}
-    return ROUTERS[model.sizes.router](sizes.hidden, sizes.experts, layer=block, **choices)
+    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    return ROUTERS[sizes.router](sizes.hidden, sizes.experts, layer=block, **given)
 
 
 def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:

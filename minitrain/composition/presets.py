@@ -11,6 +11,12 @@ NormName = Literal["layer", "rms"]
 MLPName = Literal["gelu", "swiglu"]
 BiasesName = Literal["all", "qkv", "none"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice", "top_k", "bias_balanced"]
+# Options of routers: what each is called there, and the routers that have it.
+ROUTER_OPTIONS: dict[str, tuple[str, tuple[RouterName, ...]]] = {
+    "router_loss": ("loss_factor", ("gshard", "switch", "top_k")),
+    "router_z_loss": ("z_factor", ("top_k",)),
+    "router_bias_speed": ("speed", ("bias_balanced",)),
+}
 Preset = Literal[
     "tiny", "gpt2", "xl", "175b", "1t", "7b", "13b", "llama-tiny", "8b", "70b", "405b", "qwen3-0.6b", "mixtral",
     "deepseek-v3",
@@ -82,8 +88,12 @@ class Model:
         norm_eps: What a norm adds to the variance.
         biases: Which products have them: all; only those of queries, keys and values; or none.
         qk_norm: RMSNorm over each head's queries and keys.
-        experts_per_token: As many experts see a token, and none is dropped; unless the preset has a number, the router
-            has its own. Planned and not trained so far, as the next four.
+        router_loss: Factor of the loss that balances experts, of gshard, switch and top_k, unless it is to be the
+            router's own; likewise the next two.
+        router_z_loss: Factor of the loss that keeps a router's logits small (ST-MoE's z-loss), of top_k.
+        router_bias_speed: By how much a step changes the bias of an expert, of bias_balanced.
+        experts_per_token: As many experts see a token, and none is dropped, with top_k and bias_balanced; unless the
+            preset has a number, the router has its own. Others are planned and not trained so far.
         expert_hidden: Width inside an expert; mlp_hidden, unless the preset has another.
         shared_experts: Experts that see all tokens, as one of so many times the width.
         mixture_every: Of so many blocks the last has experts; 2, unless the preset has another.
@@ -100,6 +110,9 @@ class Model:
     tied: bool | None = None
     experts: int | None = None
     router: RouterName | None = None
+    router_loss: float | None = None
+    router_z_loss: float | None = None
+    router_bias_speed: float | None = None
     positions_kind: PositionsKind | None = None
     rope_base: float | None = None
     rope_factor: float | None = None
@@ -202,6 +215,12 @@ def check_model(model: Model) -> None:
         # Not of a preset, of which `--experts 0` makes a dense model.
         if not sizes.experts and getattr(model, name):
             raise ValueError(f"{name}={getattr(model, name)} needs experts, and the model has none; add experts")
+    for name, (_, routers) in ROUTER_OPTIONS.items():
+        if (value := getattr(model, name)) is not None:
+            if not sizes.experts or sizes.router not in routers:
+                raise ValueError(f"{name}={value:g} is for experts with router={' or '.join(routers)}; leave it out")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value:g} must be at least 0 and finite")
     if sizes.vocabulary < 256:
         raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
     if not 0 <= model.dropout < 1:

@@ -175,9 +175,8 @@ def calculate(
     if shape is None:
         _check_alone(parameters, {"batch": batch, "vocabulary": vocabulary, "tensor": tensor})
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    for part in list(
-        _parts(parameters, ranks, each, shape, ways, choice)
-    ):  # all of it first: an error comes before any table
+    parts = list(_parts(parameters, ranks, each, shape, ways, choice))  # first: an error comes before any table
+    for part in parts:
         console.print(part)
 
 

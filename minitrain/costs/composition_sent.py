@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from minitrain.costs import mixture_of_experts, optimizers, sequence_parallel, tensor_parallel, vocabulary, zero
-from minitrain.costs.composition import Parameter, Shape, Sharing, experts_of
+from minitrain.costs.composition import Parameter, Shape, experts_of
+from minitrain.costs.composition_states import Sharing
 
 Payload = dict[str, int]
 """Bytes by the verb that carries them: "all_reduce", "all_gather", … as the ledger calls it."""
@@ -116,9 +117,7 @@ def partial_payload(parameters: Sequence[Parameter], sharing: Sharing, rank: int
 def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, rank: int) -> int:
     """m boundaries forward and m back between neighboring stages on different ranks (Narayanan et al. 2021, §3.2).
 
-    Args:
-        boundary: Bytes of a micro-batch's activations between two stages.
-        placement: For each stage the rank that holds it.
+    `boundary`: bytes of a micro-batch's activations between two stages; `placement[s]`: the rank that holds stage s.
     """
     crossing = [pair for pair in zip(placement, placement[1:], strict=False) if pair[0] != pair[1]]
     return microbatches * boundary * sum(rank in pair for pair in crossing)
@@ -199,11 +198,8 @@ def expert_payload(
     """Payload of one micro-batch's all-to-alls with an even load; the larger of what a rank puts in and gets out.
 
     Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
-    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1).
-
-    Args:
-        rows: Rows that a rank's router makes.
-        mixtures: Layers with experts in the rank's stages.
+    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1). `rows` are those that a rank's
+    router makes, `mixtures` the layers with experts in its stages.
     """
     if ranks == 1 or not mixtures:
         return {}

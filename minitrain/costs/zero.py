@@ -125,14 +125,9 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
     """Bytes of full gradients that stage 2 holds at once, without its shards, if lines fill one after the other.
 
-    With draining: two neighbors (one filling, one being sent), and the gradient that is being copied. Without: all.
-
-    Args:
-        lines: In the order in which they fill.
-        largest: Bytes of the largest gradient.
-        drain: Whether a reduce-scatter is done before the next is started.
-
-    Source: §5.2 for the idea; Zhao et al. 2023, §3.4, for the limit.
+    With draining, where a reduce-scatter is done before the next is started: two neighbors (one filling, one being
+    sent), and the gradient that is being copied, at most the `largest`. Without: all. `lines` are in the order in which
+    they fill (§5.2 for the idea; Zhao et al. 2023, §3.4, for the limit).
     """
     sizes = [(line.elements + padding(line.elements, ranks)) * line.item_size for line in lines if line.trainable]
     if not drain:

@@ -8,6 +8,7 @@ is: plain text is cut, and a line of JSON that is far too long is refused.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib.util
 import io
 import json
@@ -264,6 +265,11 @@ def is_binary(path: Path) -> bool:
         return not has_lines(path)
     with path.open("rb") as file:
         return b"\0" in file.read(8000)
+
+
+def place_of(content: bytes) -> float:
+    """A number in [0, 1) from a file's name, or a document; the same on every machine, as Python's `hash` is not."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:4], "big") / 2**32
 
 
 def _text(line: bytes, field: str, where: str) -> bytes:

@@ -19,18 +19,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import numpy as np
 import tyro
 
 from minitrain.comm import lock
 from minitrain.comm.terminal import complain, reader_has_closed, shown
 from minitrain.data.documents import Files, Piece, described, is_library_source
-from minitrain.data.manifest import NAME, TOKENIZER, Manifest, Shard, Split, digest, is_prepared, item_of
-from minitrain.data.tokenizer import BYTES, TOGETHER, Bytes, Pairs, Tokenizer, as_utf8, train
+from minitrain.data.manifest import NAME, TOKENIZER, Manifest, Shard, is_prepared
+from minitrain.data.shard_writer import Work, hold_out_the_end, recorded, write
+from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer, train
 
 SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 """Bytes of text in a shard, at least and at most, and how many shards there are between these."""
@@ -74,22 +74,6 @@ class Options:
     def folder(self) -> Path:
         """Where to write."""
         return Path(self.out) if self.out else Path("prepared") / (Path(self.path).resolve().name or "all")
-
-
-class Work(NamedTuple):
-    """A shard to write: everything that a process needs to know."""
-
-    number: int
-    pieces: tuple[Piece, ...]
-    folder: Path
-    tokenizer: str
-    field: str
-    validation: float
-
-    @property
-    def record(self) -> Path:
-        """Exists once the shard does."""
-        return self.folder / f"shard-{self.number:05}.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,7 +155,7 @@ def _prepare(options: Options, files: Files, pieces: Sequence[Piece]) -> Manifes
     about = (tokenizer.kind, tokenizer.size, tokenizer.end, len(files.paths), files.binary, tuple(shards))
     manifest = Manifest(*about, dict(files.notes) | notes)
     if len({shard.split for shard in shards}) == 1:
-        manifest = _hold_out_the_end(manifest, folder, options.validation)
+        manifest = hold_out_the_end(manifest, folder, options.validation)
     manifest.write(folder)
     for path in (folder / PLAN, *(work.record for work in works)):
         path.unlink(missing_ok=True)
@@ -300,7 +284,7 @@ def _written(works: Sequence[Work], processes: int) -> tuple[list[Shard], dict[s
     from rich.console import Console
     from rich.progress import Progress
 
-    left = [work for work in works if _recorded(work) is None]
+    left = [work for work in works if recorded(work) is None]
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("shards", total=len(works), completed=len(works) - len(left))
@@ -312,21 +296,10 @@ def _written(works: Sequence[Work], processes: int) -> tuple[list[Shard], dict[s
             _on_processes(min(processes, len(left)), write, [(work,) for work in left], lambda: progress.advance(task))
     shards, notes = list[Shard](), Counter[str]()
     for work in works:
-        own, noted = _recorded(work) or ([], {})
+        own, noted = recorded(work) or ([], {})
         shards += own
         notes.update(noted)
     return sorted(shards, key=lambda shard: shard.name), dict(notes)
-
-
-def _recorded(work: Work) -> tuple[list[Shard], dict[str, int]] | None:
-    """The shards of work that is done, and what was noted; None while it is not."""
-    try:
-        found = json.loads(work.record.read_text("utf-8"))
-        shards = [Shard(**shard) for shard in found["shards"]]
-        complete = all(path.is_file() for shard in shards for path in shard.files(work.folder))
-        return (shards, found["notes"]) if complete else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
 
 
 def _on_processes(
@@ -369,103 +342,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def write(work: Work) -> None:
-    """Write a shard of each split, then its record."""
-    tokenizer: Tokenizer = Bytes(marked=True) if work.tokenizer == BYTES else Pairs(Path(work.tokenizer))
-    splits: tuple[Split, ...] = ("training", "validation")
-    notes = Counter[str]()
-    writers = {split: _Writer(work, split, tokenizer, notes) for split in splits}
-    try:
-        for piece in work.pieces:
-            for document, ends in piece.documents(work.field):
-                held_out = int.from_bytes(hashlib.sha256(document).digest()[:4], "big") / 2**32 < work.validation
-                if isinstance(tokenizer, Pairs):
-                    document, replaced = as_utf8(document)
-                    if replaced:
-                        notes[f"bytes of {piece.path} are no UTF-8 and became U+FFFD (convert it first)"] += replaced
-                if document:
-                    writers["validation" if held_out else "training"].add(document, ends)
-                else:
-                    notes[f"empty documents of {piece.path} are left out"] += 1
-        shards = [shard for writer in writers.values() if (shard := writer.finish())]
-    finally:
-        for writer in writers.values():
-            writer.close()
-    part = work.folder / f".{work.record.name}.{os.getpid()}.part"
-    record = {"shards": [asdict(shard) for shard in shards], "notes": notes}
-    part.write_text(json.dumps(record), encoding="utf-8")
-    part.replace(work.record)
-
-
-class _Writer:
-    """Tokens of one split of a shard, written as they come."""
-
-    def __init__(self, work: Work, split: Split, tokenizer: Tokenizer, notes: Counter[str]):
-        self.shard = Shard(f"{split}-{work.number:05}", split, 0, 0, "")
-        self.paths = self.shard.files(work.folder)
-        self.parts = [path.with_name(f".{path.name}.{os.getpid()}.part") for path in self.paths]
-        self.tokenizer, self.dtype, self.notes = tokenizer, f"<u{item_of(tokenizer.size)}", notes
-        self.file = self.parts[0].open("wb")
-        self.waiting: list[tuple[bytes, bool]] = []
-        self.bytes = self.tokens = 0
-        self.ends: list[int] = []
-
-    def add(self, document: bytes, ends: bool) -> None:
-        self.waiting.append((document, ends))
-        self.bytes += len(document)
-        if self.bytes >= TOGETHER:
-            self._encode()
-
-    def _encode(self) -> None:
-        documents = [document for document, _ in self.waiting]
-        rows = self.tokenizer.encode(documents)
-        if isinstance(self.tokenizer, Pairs):
-            reasons = self.tokenizer.changed(documents, rows)
-            self.notes.update(f"documents are changed by the tokenizer: {reason}" for reason in reasons)
-        for tokens, (_, ends) in zip(rows, self.waiting, strict=True):
-            self.file.write(tokens.astype(self.dtype).tobytes())
-            self.tokens += len(tokens) + ends
-            if ends:
-                self.file.write(np.array(self.tokenizer.end, self.dtype).tobytes())
-                self.ends.append(self.tokens)
-        self.waiting, self.bytes = [], 0
-
-    def finish(self) -> Shard | None:
-        """The shard, its files in their places; None if it has no tokens."""
-        self._encode()
-        self.file.close()
-        if not self.tokens:
-            return None
-        np.array(self.ends, "<i8").tofile(self.parts[1])
-        sha256 = digest(*self.parts)
-        for part, path in zip(self.parts, self.paths, strict=True):
-            part.replace(path)
-        return replace(self.shard, tokens=self.tokens, documents=len(self.ends), sha256=sha256)
-
-    def close(self) -> None:
-        self.file.close()
-        for part in self.parts:
-            part.unlink(missing_ok=True)
-
-
-def _hold_out_the_end(manifest: Manifest, folder: Path, share: float) -> Manifest:
-    """Of a text with so few documents that their hashes leave one part empty, the last shard is cut in two."""
-    last = manifest.shards[-1]
-    tokens, ends = np.fromfile(last.files(folder)[0], f"<u{manifest.item}"), np.fromfile(last.files(folder)[1], "<i8")
-    cut = len(tokens) - max(1, round(len(tokens) * share))
-    # First its record, so that after an interruption here the shard is written again.
-    (folder / f"shard-{last.name[-5:]}.json").unlink()
-    parts: dict[Split, tuple[np.ndarray, np.ndarray]] = {
-        "training": (tokens[:cut], ends[ends <= cut]),
-        "validation": (tokens[cut:], ends[ends > cut] - cut),
-    }
-    made = []
-    for split, (own, marks) in parts.items():
-        shard = replace(last, name=last.name.replace(last.split, split), split=split)
-        files = shard.files(folder)
-        for file, values in zip(files, (own, marks), strict=True):
-            values.tofile(file)
-        made.append(replace(shard, tokens=len(own), documents=len(marks), sha256=digest(*files)))
-    return replace(manifest, shards=tuple(sorted([*manifest.shards[:-1], *made], key=lambda shard: shard.name)))

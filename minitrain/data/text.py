@@ -1,12 +1,12 @@
 """Real text as bytes, and an order of samples that does not depend on ranks.
 
-A token is a byte, so there is no tokenizer and the vocabulary is 256. Three sources need no download:
-Python's language reference, the source of its standard library, and any text of your own. Each is split into
-a training and a validation part. What does not fit into memory is prepared first (`minitrain.data.prepared`).
+A token is a byte, so there is no tokenizer and the vocabulary is 256. Three sources need no download: Python's language
+reference, the source of its standard library, and any text of your own. What does not fit into memory is prepared first
+(`minitrain.data.prepared`).
 
-Sample number i is a function of (seed, i). A step takes samples [position, position + batch), and the ranks
-share that range. So a run on other ranks, or one resumed on other ranks, takes the same samples in the same
-steps, and the only state of the data to store is one integer, the position.
+Sample number i is a function of (seed, i). A step takes samples [position, position + batch), and the ranks share that
+range. So a run on other ranks, or one resumed on other ranks, takes the same samples in the same steps, and the only
+state of the data to store is one integer, the position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int64, Integer, UInt8
 from torch import Tensor
 
-from minitrain.data.documents import Files, described, has_lines, is_library_source
+from minitrain.data.documents import Files, described, has_lines, is_library_source, place_of
 from minitrain.data.tokenizer import Bytes, Tokenizer
 
 VOCABULARY = 256  # a token is a byte
@@ -71,13 +71,11 @@ class Text:
         """Loads a text.
 
         Args:
-            data: "reference": Python's language reference, as shipped with Python in `pydoc_data.topics`
-                (0.4 MB). "library": the source of its standard library, without tests (12 MB). Both differ
-                between versions of Python: compare `sha256`. Anything else is the path of a file, whose last
-                10 % are for validation, or of a folder, where a hash of each file's relative path says which
-                files are; hidden files and folders are left out, and files that hold no text. Where there are
-                lines of JSON (.jsonl, .jsonl.gz, .jsonl.zst), each is a document, its text in the field "text",
-                and a hash of each document says which are for validation.
+            data: "reference": Python's language reference, as shipped with Python in `pydoc_data.topics` (0.4 MB).
+                "library": the source of its standard library, without tests (12 MB). Both differ between versions of
+                Python: compare `sha256`. Anything else is the path of a file, whose last 10 % are for validation, or of
+                a folder (see `split_files`). Where there are lines of JSON (.jsonl, .jsonl.gz, .jsonl.zst), each is a
+                document, its text in the field "text", and a hash of each document says which are for validation.
 
         Raises:
             FileNotFoundError: If there is no such text.
@@ -147,8 +145,7 @@ class Text:
         return (len(self.validation) - 1) // seq
 
     def held_out(self, seq: int, count: int) -> Batch:
-        starts = torch.arange(count) * self.windows(seq) // count * seq
-        return cut_windows(self.validation, starts, seq)
+        return cut_windows(self.validation, torch.arange(count) * self.windows(seq) // count * seq, seq)
 
     def bigram(self) -> float:
         return bigram_entropy(self.validation)
@@ -181,8 +178,8 @@ def _check_parts(name: str, training: int, validation: int, unit: str = "bytes")
 def reference() -> bytes:
     """Python's language reference, its topics in sorted order, each paragraph where it first appears.
 
-    Some topics hold others word for word ("compound" has all of "if", "for" and "while"), a fifth of the text
-    in all. Left in, the validation part would have paragraphs that training has seen.
+    Some topics hold others word for word ("compound" has all of "if", "for" and "while"), a fifth of the text in all.
+    Left in, the validation part would have paragraphs that training has seen.
     """
     from pydoc_data.topics import topics
 
@@ -199,8 +196,8 @@ def split_text(text: bytes) -> tuple[bytes, bytes]:
 def split_files(folder: Path, paths: Iterable[Path]) -> tuple[bytes, bytes]:
     """Joins files of a folder, in their order, those for validation apart.
 
-    A file is for validation if the hash of its relative path is in the lowest 10 % of hashes. So it stays
-    where it is when other files come and go. Where no file is for validation, the one of the lowest hash is.
+    A file is for validation if the hash of its relative path is in the lowest 10 % of hashes. So it stays where it is
+    when other files come and go. Where no file is for validation, the one of the lowest hash is.
     """
     files = {path.relative_to(folder).as_posix(): path for path in paths}
     if len(files) < 2:
@@ -213,11 +210,6 @@ def split_files(folder: Path, paths: Iterable[Path]) -> tuple[bytes, bytes]:
     return training, validation
 
 
-def place_of(content: bytes) -> float:
-    """A number in [0, 1) from a file's name, or a document; the same on every machine, as Python's `hash` is not."""
-    return int.from_bytes(hashlib.sha256(content).digest()[:4], "big") / 2**32
-
-
 def as_tensor(text: bytes) -> UInt8[Tensor, " bytes"]:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
@@ -225,9 +217,9 @@ def as_tensor(text: bytes) -> UInt8[Tensor, " bytes"]:
 class Samples:
     """An endless, numbered sequence of windows of a text, in random order.
 
-    An epoch cuts the text into windows that meet but do not overlap, and takes each once, in an order of its
-    own. Where the first window starts differs between epochs, and so do all of them. Nothing is kept between
-    calls but the order of the current epoch, which (seed, epoch) give again.
+    An epoch cuts the text into windows that meet but do not overlap, and takes each once, in an order of its own. Where
+    the first window starts differs between epochs. Nothing is kept between calls but the order of the current epoch,
+    which (seed, epoch) give again.
 
     Args:
         text: Tokens to take windows of, normally `Text.training`.
@@ -272,8 +264,8 @@ class Samples:
 def share(position: int, global_batch: int, rank: int, ranks: int) -> range:
     """The numbers of the samples that one rank takes of a step's.
 
-    The parts are contiguous and in rank order. So where one rank alone cuts the batch into as many
-    micro-batches as there were ranks, micro-batch r holds the samples of rank r.
+    The parts are contiguous and in rank order. So where one rank alone cuts the batch into as many micro-batches as
+    there were ranks, micro-batch r holds the samples of rank r.
 
     Args:
         position: Samples taken before this step, by all ranks: the only state of the data.
@@ -341,11 +333,9 @@ def bigram_entropy(text: Integer[Tensor, " tokens"]) -> float:
 
         H = Σ_ab c(a, b)/(bytes − 1) · ln( c(a)/c(a, b) )
 
-    This is the plain empirical estimate, from the counts of this very text, nothing smoothed. It is the loss
-    on this text of the best table of next-byte probabilities that looks one byte back, chosen with hindsight.
-    No such table does better on it, so a model with a lower loss on the same text uses more than the last
-    byte. As an estimate for the language it is too low (Miller 1955): what follows a byte that was seen once
-    counts as certain.
+    From the counts of this very text, it is the loss on it of the best table of next-byte probabilities that looks one
+    byte back, chosen with hindsight. So a model with a lower loss on the same text uses more than the last byte. As an
+    estimate for the language it is too low (Miller 1955): what follows a byte that was seen once counts as certain.
     """
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has no pair of bytes; use a text of at least 2")

@@ -4,7 +4,7 @@
 than on a thousand GPUs that a layout does not fit into memory, or idles half of the time. It takes a second, and no
 torch: this file and its imports can be read where torch is not installed.
 
-**Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its three
+**Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its four
 neighbors; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
 **Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
@@ -23,6 +23,7 @@ from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
+from minitrain.costs.composition_states import Sharing, model_states
 from minitrain.planning.full.plan_time import (
     few,
     microbatch,
@@ -47,10 +48,10 @@ def gradient_item(steps: Steps) -> int:
     return ITEM[steps.dtype if steps.reduce_dtype == "same" else steps.reduce_dtype]
 
 
-def sharing(layout: Layout, steps: Steps) -> costs.Sharing:
+def sharing(layout: Layout, steps: Steps) -> Sharing:
     """How data-parallel ranks share what they hold."""
     ranks = layout.dp * layout.cp, layout.dp // layout.ep
-    return costs.Sharing(layout.zero, *ranks, ITEM[steps.dtype], gradient_item(steps), steps.optimizer)
+    return Sharing(layout.zero, *ranks, ITEM[steps.dtype], gradient_item(steps), steps.optimizer)
 
 
 class Coordinate(NamedTuple):
@@ -145,8 +146,8 @@ def _parameters(model: Model, layout: Layout, place: Coordinate) -> list[costs.P
 
 
 @cache
-def _states(model: Model, layout: Layout, shared: costs.Sharing, place: Coordinate) -> dict[str, int]:
-    return costs.model_states(_parameters(model, layout, place), shared)
+def _states(model: Model, layout: Layout, shared: Sharing, place: Coordinate) -> dict[str, int]:
+    return model_states(_parameters(model, layout, place), shared)
 
 
 def coordinate(layout: Layout, rank: int) -> Coordinate:
@@ -216,9 +217,7 @@ def sent(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> tuple
 
 
 @cache
-def _parameters_sent(
-    model: Model, layout: Layout, shared: costs.Sharing, place: Coordinate
-) -> tuple[dict[str, int], int]:
+def _parameters_sent(model: Model, layout: Layout, shared: Sharing, place: Coordinate) -> tuple[dict[str, int], int]:
     """Payload of parameters and gradients over data-parallel ranks, and of gradients that are partial over tp."""
     parameters, rank = _parameters(model, layout, place), place.dp * layout.cp + place.cp
     data = sent_costs.data_payload(parameters, shared, layout.microbatches)

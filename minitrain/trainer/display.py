@@ -130,18 +130,19 @@ class Display:
     def _memory(self) -> str:
         return f"{speed.memory(self.world) / 1e9:.2f} GB of memory"
 
-    @contextmanager
-    def notes(self) -> Iterator[None]:
-        """Show warnings as notes: they are for the reader, not for the author of the line that they come from."""
 
-        def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            self.say(f"note: {message}")
+@contextmanager
+def notes(say: Callable[[str], None]) -> Iterator[None]:
+    """Show warnings as notes: they are for the reader, not for the author of the line that they come from."""
 
-        with warnings.catch_warnings():
-            # Once: the same warning in each step would fill the log.
-            warnings.simplefilter("once", UserWarning)
-            warnings.showwarning = show
-            yield
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"note: {message}")
+
+    with warnings.catch_warnings():
+        # Once: the same warning in each step would fill the log.
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def duration(seconds: float) -> str:

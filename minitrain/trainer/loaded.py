@@ -37,7 +37,7 @@ from minitrain.data.text import Batch, Text
 from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer, as_utf8
 from minitrain.precision.full import products
 from minitrain.trainer import evaluation, identity
-from minitrain.trainer.display import printable
+from minitrain.trainer.display import notes, printable
 from minitrain.trainer.refused import Refused, refusing
 
 if TYPE_CHECKING:
@@ -51,20 +51,17 @@ STEP = "the weights after step"
 def answer(world: World, find: Callable[..., str], *arguments: Any) -> int:
     """Print what `find(world, *arguments)` gives on all ranks, or what it refuses; returns the exit status."""
 
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+    def say(what: str | Refused) -> None:
         if world.rank == 0:
-            complain(f"note: {message}")
+            complain(what)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("once", UserWarning)
-        # On standard error, as standard output has the answer and nothing else.
-        warnings.showwarning = show
+    # On standard error, as standard output has the answer and nothing else.
+    with notes(say):
         try:
             with refusing():
                 found = find(world, *arguments)
         except Refused as error:
-            if world.rank == 0:
-                complain(error)
+            say(error)
             return 2
     if world.rank == 0:
         print(shown(found), flush=True)

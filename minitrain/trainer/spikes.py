@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,9 @@ from minitrain.craft.spikes import Spikes
 from minitrain.data.text import Numbered
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.trainer.token_losses import TokenLosses
+
+if TYPE_CHECKING:
+    from minitrain.trainer.trainer import Trainer
 
 FOLDER = "spikes"
 MOST = 2  # rewinds to one checkpoint
@@ -32,6 +36,7 @@ class SpikeWatch:
         self.training, self.tokens, self.spikes = training, tokens, Spikes()
         self.limit = math.inf  # the loss above which the step looked at last is a spike
         self.layers = dict[str, float]()  # the norm of each layer's gradient in the last spike
+        self.rewinds = Counter[int]()  # to each checkpoint
 
     def seen(self, report: Report) -> bool:
         """Whether the step is a spike; every rank calls it."""
@@ -86,6 +91,65 @@ class SpikeWatch:
             "norm of each layer": self.layers,
             "samples": sorted(rows, key=lambda row: (-row["loss"], row["number"])),
         }
+
+
+def answered(trainer: Trainer, report: Report) -> bool:
+    """Write down what was in a spike, and do what was asked for; whether this step is not to count."""
+    watch = trainer.spikes
+    assert watch is not None
+    step, batch = trainer.done + 1, trainer.settings.steps.batch
+    about = watch.about(report, step, trainer.position, trainer.known, trainer.tokenizer)
+    if trainer.world.rank == 0:
+        path = write(trainer.folder, about)
+        largest = max(about["norm of each layer"].items(), key=lambda pair: pair[1])
+        trainer.display.say(
+            f"step {step}: loss {report.loss:.3f} is a spike (more than {watch.limit:.3f}); gradient's norm "
+            f"{report.norm:.2f}, the largest in {largest[0]}; its samples are in {path}"
+        )
+    action = trainer.settings.steps.on_spike
+    if action == "skip":
+        return False
+    if action == "rewind" and _rewind(trainer, watch, step):
+        return True
+    if action == "stop":
+        trainer.display.say(
+            f"samples {trainer.position} to {trainer.position + batch - 1}; --on-spike skip leaves them out"
+        )
+    trainer.stopped = trainer.gave_up = True
+    return True
+
+
+def _rewind(trainer: Trainer, watch: SpikeWatch, step: int) -> bool:
+    """Go back to the newest checkpoint and leave out this step's samples; False, if that is not possible."""
+    # The newest checkpoint may be the one that a thread is writing.
+    trainer.saving.wait()
+    begin = trainer.saving.last()
+    if not begin:
+        trainer.display.say("there is no checkpoint yet to go back to; save more often, or use --on-spike skip")
+        return False
+    watch.rewinds[begin] += 1
+    if watch.rewinds[begin] > MOST:
+        trainer.display.say(
+            f"a spike after {MOST} rewinds to step {begin}: samples are not its cause; a lower lr, more "
+            "warmup, or clipping are the usual cures"
+        )
+        return False
+    # Before `resume`, which brings back the list as the checkpoint has it.
+    left_out, batch = sorted({*trainer.left_out, trainer.position}), trainer.settings.steps.batch
+    trainer.display.say(
+        f"back to step {begin}, without samples {trainer.position} to {trainer.position + batch - 1} "
+        f"({watch.rewinds[begin]} of {MOST} rewinds to it)"
+    )
+    trainer.saving.resume()
+    trainer.left_out = left_out
+    if trainer.metrics:
+        # Opened anew, which cuts off the lines of the steps that are undone.
+        trainer.metrics.close()
+        trainer.open_metrics()
+        trainer.metrics.write({"rewound from": step, "to": begin, "left out": left_out})
+    if trainer.fingerprints:
+        trainer.fingerprints.cut(trainer.done)
+    return True
 
 
 def write(folder: Path, about: dict[str, Any]) -> Path | None:

@@ -38,7 +38,7 @@ from minitrain.data.text import Batch
 from minitrain.data.tokenizer import BYTES, Pairs
 from minitrain.precision.full import products
 from minitrain.trainer import config, identity, metrics, probes, profile, results, spikes
-from minitrain.trainer.display import Display
+from minitrain.trainer.display import Display, notes
 from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.fingerprints import Fingerprints
 from minitrain.trainer.refused import refusing
@@ -102,7 +102,7 @@ class Trainer:
             self.samples = Prefetched(self.text.samples(sizes.positions, steps.seed), steps.batch, world.device)
             self.held_out = self._held_out()
             # The same samples once more: a thread reads the others.
-            self._known = self.text.samples(sizes.positions, steps.seed)
+            self.known = self.text.samples(sizes.positions, steps.seed)
             self.tokenizer = self.text.tokenizer
             file, asked = settings.run.probes, list[probes.Probe]()
             if file:
@@ -116,13 +116,12 @@ class Trainer:
         self.done = self.position = self.skipped = 0
         self.reports: list[Report] = []
         self.left_out: list[int] = []
-        self._rewinds: dict[int, int] = {}  # of each checkpoint
         self._tokens: TokenLosses | None = None
         self.spikes: SpikeWatch | None = None
-        self._fingerprints: Fingerprints | None = None
-        self._gave_up = False
+        self.fingerprints: Fingerprints | None = None
+        self.gave_up = False
         self.stopped, self.status, self._seconds = False, 0, 0.0
-        self._metrics: metrics.Metrics | None = None
+        self.metrics: metrics.Metrics | None = None
 
     @contextmanager
     def run(self, training: Training) -> Iterator[None]:
@@ -142,14 +141,14 @@ class Trainer:
         with refusing():
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         if self.settings.run.fingerprints:
-            self._fingerprints = Fingerprints(self.folder, training, self.world.rank, self.done)
-        with self.display.notes():
+            self.fingerprints = Fingerprints(self.folder, training, self.world.rank, self.done)
+        with notes(self.display.say):
             if self.world.rank == 0:
                 config.write(self.folder, self.settings)
                 checkpoint.delete(self.folder / TOKENIZER)  # an earlier run's
                 if isinstance(self.tokenizer, Pairs):
                     self.tokenizer.save(self.folder / TOKENIZER)
-                self._open_metrics()
+                self.open_metrics()
             try:
                 yield
                 # The last step's parameters may still be on their way.
@@ -160,10 +159,10 @@ class Trainer:
                 self.saving.keep_aside()
                 self.status = 1
             finally:
-                if self._metrics:
-                    self._metrics.close()
-                if self._fingerprints:
-                    self._fingerprints.close()
+                if self.metrics:
+                    self.metrics.close()
+                if self.fingerprints:
+                    self.fingerprints.close()
             if not self.status:
                 self._end()
             self.saving.close()
@@ -179,14 +178,14 @@ class Trainer:
         clear(self.settings, self.world.rank == 0)
         # No rank may look for checkpoints before rank 0 has removed those of an earlier run.
         gather_objects(None)
-        with refusing(), self.display.notes():
+        with refusing(), notes(self.display.say):
             self.saving.begin()
         # After loading, because parameters may be on their way between steps from now on.
         training.gradients.overlap(training.part)
 
-    def _open_metrics(self) -> None:
+    def open_metrics(self) -> None:
         about = {**self.about, **describe(self.world)}
-        self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
+        self.metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
@@ -223,7 +222,7 @@ class Trainer:
         """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
         options, steps = self.settings.run, self.settings.steps
         # Before anything is counted: after a rewind this step has not happened.
-        if report.spike and self._after_spike(report):
+        if report.spike and spikes.answered(self, report):
             return
         self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
@@ -246,16 +245,16 @@ class Trainer:
         last = self.done == steps.steps
         if last or (options.evaluate_every and self.done % options.evaluate_every == 0):
             line |= self._evaluate()
-        if self._metrics:
-            self._metrics.write(line)
+        if self.metrics:
+            self.metrics.write(line)
         # Last, so that the log has every step that a checkpoint has.
         self.saving.save_when_due()
 
     def _by_source(self) -> dict[str, float]:
         """The mean loss of the step's samples of each source that has some; every rank calls it."""
-        if not (self.sources and self._tokens and isinstance(self._known, Mixture)):
+        if not (self.sources and self._tokens and isinstance(self.known, Mixture)):
             return {}
-        mine = torch.tensor([self._known.place(sample)[0] for sample in self.training.share(self.position)])
+        mine = torch.tensor([self.known.place(sample)[0] for sample in self.training.share(self.position)])
         return self._named(*self._tokens.by_label(mine, len(self.sources)))
 
     def _named(self, means: Tensor, tokens: Tensor) -> dict[str, float]:
@@ -291,63 +290,9 @@ class Trainer:
 
     def _inspect(self, report: Report) -> bool:
         """Before the optimizer's step: whether it is a spike; every rank calls it."""
-        if self._fingerprints:
-            self._fingerprints.write(self.done + 1, report)
+        if self.fingerprints:
+            self.fingerprints.write(self.done + 1, report)
         return self.spikes is not None and self.spikes.seen(report)
-
-    def _after_spike(self, report: Report) -> bool:
-        """Write down what was in a spike, and do what was asked for; whether this step is not to count."""
-        assert self.spikes is not None
-        step, batch = self.done + 1, self.settings.steps.batch
-        about = self.spikes.about(report, step, self.position, self._known, self.tokenizer)
-        if self.world.rank == 0:
-            path = spikes.write(self.folder, about)
-            largest = max(about["norm of each layer"].items(), key=lambda pair: pair[1])
-            self.display.say(
-                f"step {step}: loss {report.loss:.3f} is a spike (more than {self.spikes.limit:.3f}); gradient's norm "
-                f"{report.norm:.2f}, the largest in {largest[0]}; its samples are in {path}"
-            )
-        action = self.settings.steps.on_spike
-        if action == "skip":
-            return False
-        if action == "rewind" and self._rewind(step):
-            return True
-        if action == "stop":
-            self.display.say(f"samples {self.position} to {self.position + batch - 1}; --on-spike skip leaves them out")
-        self.stopped = self._gave_up = True
-        return True
-
-    def _rewind(self, step: int) -> bool:
-        """Go back to the newest checkpoint and leave out this step's samples; False, if that is not possible."""
-        # The newest checkpoint may be the one that a thread is writing.
-        self.saving.wait()
-        begin = self.saving.last()
-        if not begin:
-            self.display.say("there is no checkpoint yet to go back to; save more often, or use --on-spike skip")
-            return False
-        self._rewinds[begin] = self._rewinds.get(begin, 0) + 1
-        if self._rewinds[begin] > spikes.MOST:
-            self.display.say(
-                f"a spike after {spikes.MOST} rewinds to step {begin}: samples are not its cause; a lower lr, more "
-                "warmup, or clipping are the usual cures"
-            )
-            return False
-        # Before `resume`, which brings back the list as the checkpoint has it.
-        left_out, batch = sorted({*self.left_out, self.position}), self.settings.steps.batch
-        self.display.say(
-            f"back to step {begin}, without samples {self.position} to {self.position + batch - 1} "
-            f"({self._rewinds[begin]} of {spikes.MOST} rewinds to it)"
-        )
-        self.saving.resume()
-        self.left_out = left_out
-        if self._metrics:
-            # Opened anew, which cuts off the lines of the steps that are undone.
-            self._metrics.close()
-            self._open_metrics()
-            self._metrics.write({"rewound from": step, "to": begin, "left out": left_out})
-        if self._fingerprints:
-            self._fingerprints.cut(self.done)
-        return True
 
     def _end(self) -> None:
         """The last checkpoint, and the results."""
@@ -359,7 +304,7 @@ class Trainer:
         if self.stopped or not kept:
             how = "saved; --resume goes on from there" if kept and self.done else "not saved"
             self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
-        self.status = 0 if kept and not self._gave_up else 1
+        self.status = 0 if kept and not self.gave_up else 1
 
     def _held_out(self) -> list[Batch]:
         """The held-out text in batches that the ranks can share; the same sequences in every layout."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -14,6 +13,7 @@ import pytest
 from minitrain.checkpointing import atomic
 from minitrain.lessons.checkpointing.atomic import content
 from minitrain.lessons.checkpointing.disk import Disk, Killed, on
+from tests.processes import killed_after
 
 
 def test_what_is_saved_is_loaded_and_the_latest_stay(tmp_path):
@@ -101,12 +101,6 @@ def test_a_process_that_is_really_killed(tmp_path):
         "    atomic.save(Path(sys.argv[1]), step, {'a': bytes([step % 256]) * 100_000}); print(step, flush=True)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    last = 0
-    while last < 20:
-        last = int(process.stdout.readline())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    last = int([str(last), *process.stdout.read().split()][-1])
+    last = killed_after(process, 20)
     step, files = atomic.load(tmp_path)
     assert step in (last, last + 1) and files == {"a": bytes([step % 256]) * 100_000}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.checkpointing.flash import Flash
 from minitrain.comm.control import gather_objects
+from tests.processes import killed_after
 
 RUN = 5
 
@@ -217,8 +217,4 @@ def test_a_process_that_is_really_killed(tmp_path):
         assert process.stdout is not None
         first, sound = process.stdout.readline().split()
         assert sound == "True" and int(first) in (last, last + 1)
-        while last < 20 * (life + 1):
-            last = int(process.stdout.readline())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        last = int([str(last), *process.stdout.read().split()][-1])
+        last = killed_after(process, 20 * (life + 1))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger, axes
-from minitrain.comm.clip_grad_norm import clip_grad_norm, pieces
+from minitrain.comm.clip_grad_norm import clip_grad_norm, gradient_norm, pieces
 from minitrain.data_parallel import DataParallel
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.switch import Switch
@@ -23,7 +23,7 @@ from minitrain.pipeline_parallel.splitting import evenly, split
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.parallelize import parallelize
-from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
+from minitrain.tensor_parallel.full.parameter_layout import mark, sum_partial_gradients
 from minitrain.zero.full.hybrid import HybridZero3
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
@@ -166,6 +166,22 @@ def test_experts_of_other_ranks_count(ranks, size, ep):
     assert len(set(ranks(size).run(with_experts, ep))) == 1
 
 
+def large(world):
+    """Squares of large gradients do not overflow."""
+    cut, low = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    mark(cut, 0)
+    for each in (cut, low):
+        each.grad = torch.full_like(each, 1e30)
+    norm = clip_grad_norm([cut, low], 1.0).item()
+    assert norm == pytest.approx(6**0.5 * 1e30, rel=0.01)  # bfloat16 has three digits
+    assert cut.grad.item() == pytest.approx(6**-0.5, rel=0.01)
+    assert low.grad.dtype == torch.bfloat16
+
+
+def test_large_gradients(ranks):
+    ranks(2).run(large)
+
+
 def refused(world):
     mesh = axes(pp=2, dp=1)
     model = gpt()
@@ -180,8 +196,11 @@ def refused(world):
                 clip_grad_norm(part, 1.0)
         with pytest.raises(ValueError, match="are in a Pipeline"):
             stage.clip_grad_norm(1.0)
-        with pytest.raises(ValueError, match="max_norm=0 must be positive"):
-            clip_grad_norm(pipeline, 0)
+        for most in (0, -1.0, float("nan")):
+            with pytest.raises(ValueError, match=f"max_norm={most} must be positive"):
+                clip_grad_norm(pipeline, most)
+        with pytest.raises(ValueError, match="parameters is empty"):
+            gradient_norm([])
         whole = Zero3(gpt(), torch.optim.SGD, lr=1.0)
         with pytest.raises(ValueError, match="are in a Zero3, which alone knows their norm; give it itself"):
             clip_grad_norm(whole.parameters(), 1.0)

@@ -63,6 +63,8 @@ def test_what_does_not_fit_is_named(layout, more, message):
     ("model", {"rope_base": 50.0}, "rope_base=50 changes nothing with positions_kind='learned'"),
     ("model", {"rope_factor": 8.0}, "rope_factor=8 changes nothing with positions_kind='learned'"),
     ("model", {"experts": 2, "experts_per_token": 3}, "experts_per_token=3 are more than experts=2"),
+    ("model", {"experts": 2, "router_z_loss": 0.1}, "router_z_loss=0.1 is for experts with router=top_k; leave"),
+    ("model", {"experts": 2, "router_loss": -1.0}, "router_loss=-1 must be at least 0 and finite"),
     ("model", {"shared_experts": 1}, "shared_experts=1 needs experts, and the model has none"),
     ("model", {"vocabulary": 255}, "vocabulary=255 is less than the 256"),
     ("model", {"vocabulary": 99999999999}, r"vocabulary=1e\+11 must be at most 2.14748e\+09"),

@@ -95,6 +95,34 @@ EXPERTS = [
 ]
 
 
+OF_ROUTERS = [
+    ("gshard", {"router_loss": 7.0}),
+    ("top_k", {"router_loss": 0.5}),
+    ("top_k", {"router_z_loss": 0.25}),
+    ("bias_balanced", {"router_bias_speed": 0.125}),
+]
+
+
+@pytest.mark.parametrize("router, option", OF_ROUTERS)
+def test_options_of_routers(ranks, router, option):
+    """In every layout as on one device, where gradients are those of the factor, and biases of the speed."""
+    model = replace(MODEL, experts=6, router=router, dropout=0.0)
+    check(ranks, [Layout(dp=2, ep=2, microbatches=2)], replace(model, **option))
+    ((name, value),) = option.items()
+
+    def one(value):
+        return lesson.one_device(Settings(replace(model, **{name: value}), Layout(), STEPS), 1)
+
+    if router == "bias_balanced":
+        # A step up or down, or none where an expert had the mean load.
+        moves = one(value).weights["blocks.1.mlp.router.bias"] / value
+        assert set(moves.tolist()) <= {-1.0, 0.0, 1.0} and bool(moves.any())
+    else:
+        none, unit, found = (one(each).gradients["blocks.1.mlp.router.gate.weight"] for each in (0.0, 1.0, value))
+        torch.testing.assert_close(found - none, value * (unit - none))
+        assert bool((unit - none).any())
+
+
 @pytest.mark.parametrize("router", ("noisy_top_k", "gshard", "switch", "expert_choice"))
 def test_experts_on_two_ranks(ranks, router):
     check(ranks, [Layout(dp=2, ep=2, microbatches=2)], replace(MODEL, experts=6, router=router))

@@ -16,7 +16,6 @@ from minitrain.context_parallel.full.parallelize import parallelize
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, IGNORE
-from minitrain.recomputation.full import early_stop, every_block, selective
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.full import parallelize as tensor
@@ -106,23 +105,6 @@ def train(world, mode, seq, how=lambda module: None, **options):
 def test_a_gpt_is_that_of_one_device(ranks, size, mode, seq, options):
     """Chunks of unequal length; ranks with fewer targets than others, and with none."""
     ranks(size).run(train, mode, seq, **options)
-
-
-def cores_early(module):
-    selective.recompute(module, early_stop.checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("mode", "how"),
-    [
-        ("zigzag", selective.cores),
-        ("gather", cores_early),
-        ("ulysses", every_block.every_block),
-        ("ring", every_block.every_block_early),
-    ],
-)
-def test_recomputation_sends_again_and_changes_nothing(ranks, mode, how):
-    ranks(2).run(train, mode, 9, how, dropout=0.2)
 
 
 def refused(world):

@@ -15,7 +15,7 @@ import pytest
 import torch
 import zstandard
 
-from minitrain.data import documents, prepare, sources
+from minitrain.data import documents, prepare, shard_writer, sources
 from minitrain.data.manifest import Manifest
 from minitrain.data.prepare import Options, main
 from minitrain.data.prepared import Prepared
@@ -36,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "PIECE", 3000)
     monkeypatch.setattr(documents, "LONGEST", 1000)
     monkeypatch.setattr(prepare, "SMALLEST", 5000)
-    monkeypatch.setattr(prepare, "TOGETHER", 700)
+    monkeypatch.setattr(shard_writer, "TOGETHER", 700)
 
 
 @pytest.fixture

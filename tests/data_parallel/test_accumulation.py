@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.data_parallel import (
-    BucketedDataParallel,
     DataParallel,
-    NaiveDataParallel,
     accumulation,
     naive,
     overlapped,
@@ -18,7 +16,7 @@ from minitrain.data_parallel.full.accumulation import (
     accumulate,
 )
 from minitrain.models.gpt import IGNORE
-from tests.data_parallel.models import close, gpt, tokens
+from tests.data_parallel.models import close, gpt, rungs, tokens
 
 
 def ragged(samples, step=0):
@@ -65,7 +63,7 @@ def against_one_device(world, rung, seed):
 
 
 @pytest.mark.parametrize("size", (2, 3))
-@pytest.mark.parametrize("rung", (NaiveDataParallel, BucketedDataParallel, DataParallel))
+@rungs
 def test_micro_batches_of_different_sizes_equal_one_batch(ranks, rung, size):
     ranks(size).run(against_one_device, rung, 5)
 

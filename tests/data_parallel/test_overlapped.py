@@ -14,10 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
-from tests.data_parallel.models import SMALL, close, gpt, tokens
-
-LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
+from minitrain.data_parallel import DataParallel, overlapped
+from tests.data_parallel.models import LADDER, SMALL, close, gpt, tokens
 
 
 class Shuffled(nn.Module):

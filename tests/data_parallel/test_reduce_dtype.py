@@ -12,12 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger
-from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.naive import NaiveDataParallel
-from minitrain.data_parallel.full.overlapped import DataParallel
-
-RUNGS = (NaiveDataParallel, BucketedDataParallel, DataParallel)
-rungs = pytest.mark.parametrize("rung", RUNGS)
+from tests.data_parallel.models import rungs
 
 
 class Ones(nn.Module):

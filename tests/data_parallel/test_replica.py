@@ -16,12 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, bucketed, naive, overlapped
-from tests.data_parallel.models import SMALL, Branches, Mixed, close, gpt, tokens
+from minitrain.data_parallel import NaiveDataParallel, bucketed, naive, overlapped
+from tests.data_parallel.models import LADDER, SMALL, Branches, Mixed, close, gpt, rungs, tokens
 
-LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 SMALL_FORMS = (bucketed.BucketedDataParallel, overlapped.DataParallel)
-rungs = pytest.mark.parametrize("rung", LADDER)
 both_forms = pytest.mark.parametrize(
     "rung", LADDER + SMALL_FORMS, ids=lambda rung: f"{'full' if rung in LADDER else 'small'} {rung.__name__}"
 )

@@ -62,15 +62,10 @@ def compare(world, router: str, compute: str, sequence: bool) -> None:
         torch.testing.assert_close(parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("compute", ("loop", "padded"))
-def test_a_layer_is_that_of_one_device(ranks, compute):
-    ranks(3).run(compare, "gshard", compute, False)
-
-
-@pytest.mark.parametrize("router", ROUTERS | TODAY)
+@pytest.mark.parametrize("router, compute", [*((each, "grouped") for each in ROUTERS | TODAY), ("gshard", "loop")])
 @pytest.mark.parametrize("sequence", (False, True))
-def test_with_every_router(ranks, router, sequence):
-    ranks(3).run(compare, router, "grouped", sequence)
+def test_with_every_router(ranks, router, compute, sequence):
+    ranks(3).run(compare, router, compute, sequence)
 
 
 def sent(world, router) -> None:

@@ -13,6 +13,10 @@ MUTATIONS = table(
     ("composition.gradients.Gradients.squares", "if self.spread[name].first]", "if True]"),
     ("composition.step.Training.share_of_mean", " / (self.settings.layout.dp * self.settings.layout.cp)", ""),
     ("composition.step.Training.share_of_mean", 'self.axes.place["tp"]', "False"),
+    by_test(
+        "tests/composition/test_step.py::test_options_of_routers[top_k-option2]", "one device makes the same routers"
+    ),
+    ("composition.model.make_router", "if value is not None", 'if value and option == "choices"'),
     by_test("tests/models/test_gpt.py::test_block_equals_torchs_layer", "one device and the ranks run the same MLP"),
     ("models.gpt.MLP.mix", '"tanh"', '"none"'),
     by_claim("composition.step", "losses, norms and weights"),
@@ -111,8 +115,4 @@ MUTATIONS = table(
     ("models.rotary.turn", "halves.flip(-2)", "halves"),
     ("models.rotary.Rotary.forward", "-2 * pairs / head", "-pairs / head"),
     ("models.rotary.Rotary.forward", "dtype = torch.promote_types(query.dtype, torch.float32)", "dtype = query.dtype"),
-    by_test(
-        "tests/composition/test_step.py::test_options_of_routers[top_k-option2]", "one device makes the same routers"
-    ),
-    ("composition.model.make_router", "if value is not None", 'if value and option == "choices"'),
 )

@@ -18,9 +18,8 @@ MUTATIONS = table(
     # The whole model stays on every rank.
     ("composition.three_axes.Training.__init__", "parallelize(gpt, self.tp)", "pass"),
     # An MLP that is not wide.
+    ("costs.composition.Shape.mlp_width", "4 * self.hidden", "self.hidden"),
     by_claim("composition.three_axes", "pp: bytes"),
     # Every replica takes the whole batch.
     ("composition.three_axes.Training.step", "each.chunk(replicas)[replica]", "each"),
-    by_claim("composition.three_axes", "b", "y", "t", "e", "s", " ", "o", "f", " ", "w", "e", "i", "g", "h", "t", "s"),
-    ("costs.composition.Shape.mlp_width", "4 * self.hidden", "self.hidden"),
 )

@@ -16,7 +16,7 @@ MUTATIONS = table(
     by_test("tests/models/test_llama.py::test_rms_norm_is_torchs_and_keeps_its_input_and_a_number_per_token", ONE),
     ("models.norm._RMSNorm.forward", "(x, weight, scale)", "(wide, weight, scale)"),
     ("models.norm._RMSNorm.backward", ".mean(-1, keepdim=True)", ".sum(-1, keepdim=True)"),
-    by_test("tests/composition/test_llama.py::test_layouts", NO_DEMO),
+    by_test("tests/composition/test_llama.py::test_layouts[Qwen-two ranks]", NO_DEMO),
     # Each rank has normed other heads with the same weight.
     ("tensor_parallel.full.norm.PartialNorm.mark_parameters", "mark_partial(parameter)", "pass"),
     ("tensor_parallel.full.attention.ParallelMLP.forward", "together(x, self.gate)", "together(x)"),

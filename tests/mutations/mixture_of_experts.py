@@ -42,9 +42,11 @@ MUTATIONS = table(
     ("mixture_of_experts.noisy_top_k.squared_variation", ".mean() ** 2", ".mean()"),
     ("costs.mixture_of_experts.squared_variation", "/ mean**2", "/ mean"),
     by_test(
-        "tests/mixture_of_experts/test_expert_choice.py::test_the_cap_finds_what_the_dual_finds",
-        "experts exchange tokens until the cap is kept, whatever A is",
+        "tests/mixture_of_experts/test_expert_choice.py::test_experts_exchange_tokens_at_the_least_loss",
+        "the lesson's cap is kept, whatever the scores of the tokens that are exchanged",
     ),
+    ("mixture_of_experts.full.expert_choice._exchange", "1e-12 *", "1.0 *"),
+    ("mixture_of_experts.full.expert_choice.within_cap", "_exchange(mine, liking,", "_exchange(mine, 0 * liking,"),
     by_claim("mixture_of_experts.expert_choice", "most experts of a token"),
     ("mixture_of_experts.full.expert_choice.within_cap", "> most).any", "> most + 1).any"),
     by_claim("mixture_of_experts.expert_choice", "small form: choices, gates and losses"),
@@ -142,10 +144,4 @@ MUTATIONS = table(
     ("costs.mixture_of_experts.shared_flops", "choices + shared", "choices"),
     by_claim("mixture_of_experts.layer", "small form: operations of 10 experts"),
     ("costs.mixture_of_experts.router_flops", "2 * tokens", "tokens"),
-    by_test(
-        "tests/mixture_of_experts/test_expert_choice.py::test_experts_exchange_tokens_at_the_least_loss",
-        "the lesson's cap is kept, whatever the scores of the tokens that are exchanged",
-    ),
-    ("mixture_of_experts.full.expert_choice._exchange", "1e-12 *", "1.0 *"),
-    ("mixture_of_experts.full.expert_choice.within_cap", "_exchange(mine, liking,", "_exchange(mine, 0 * liking,"),
 )

@@ -29,8 +29,7 @@ MUTATIONS = table(
     by_test("tests/mixture_of_experts/test_formulas.py::test_top_k", "no lesson has this router"),
     ("mixture_of_experts.full.top_k.TopK.route", "weight = weight / weight.sum(-1, keepdim=True)", "pass"),
     by_test(
-        "tests/mixture_of_experts/test_formulas.py::test_top_k",
-        "the routers of lessons count one choice of a token",
+        "tests/mixture_of_experts/test_formulas.py::test_top_k", "the routers of lessons count one choice of a token"
     ),
     ("mixture_of_experts.full.router.fractions", ".sum((1, 2))", "[:, :, 0].sum(1)"),
     by_test("tests/mixture_of_experts/test_layer.py::test_today_s_blocks", "experts of lessons have no gate"),
@@ -40,7 +39,7 @@ MUTATIONS = table(
         'F.silu(wide) * linear(x, *stacked(experts, "gate"))',
     ),
     by_test(
-        "tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias]",
+        "tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias-grouped]",
         "layers of lessons have no shared expert",
     ),
     (

@@ -27,7 +27,10 @@ MUTATIONS = table(
     ("planning.full.proposals.judge", "cluster.machine.flops,", "(cluster.reached.products * cluster.machine.flops),"),
     ("planning.full.command.days", "/ 86400", "/ 3600"),
     by_test("tests/planning/test_command.py::test_notes_on_uneven_layers", SHOWN),
+    ("planning.full.command.runs", "groupby(counts)", "groupby(sorted(counts))"),
     by_test("tests/planning/test_game.py::test_a_score_is_tokens_over_seconds", SHOWN),
+    ("planning.full.game.flops", 'if at.source.startswith("Narayanan") else work.model)', ")"),
+    ("planning.full.proposals.judge", "work.tokens / bar.step, work.model /", "work.tokens / bar.step, work.done /"),
     by_test("tests/planning/test_measure.py::test_the_first_two_steps_are_not_counted", TIMED),
     ("planning.full.measure.tokens_per_second", ".median(seconds[2:] or seconds)", ".median(seconds)"),
     by_test("tests/planning/test_measure.py::test_a_row_is_read_as_what_was_measured", TIMED),
@@ -37,15 +40,4 @@ MUTATIONS = table(
     by_test("tests/planning/test_step_picture.py::test_bars_end_where_their_sums_are", SHOWN),
     ("planning.full.step_picture._draw_held", "bottom = [low + height", "bottom = [height"),
     ("planning.full.step_picture._draw_bar", "left += seconds", "left = seconds"),
-    by_test("tests/planning/test_command.py::test_notes_on_uneven_layers", "no demo proposes layouts, or shows them"),
-    ("planning.full.command.runs", "groupby(counts)", "groupby(sorted(counts))"),
-    by_test(
-        "tests/planning/test_game.py::test_a_score_is_tokens_over_seconds", "no demo proposes layouts, or shows them"
-    ),
-    ("planning.full.game.flops", 'if at.source.startswith("Narayanan") else work.model)', ")"),
-    (
-        "planning.full.proposals.judge",
-        "own = work.tokens / bar.step, work.model /",
-        "own = work.tokens / bar.step, work.done /",
-    ),
 )

@@ -2,15 +2,13 @@
 
 from tests.mutations import by_claim, by_test, table
 
+WHY_1 = "claims compare gradients, not the random numbers that follow"
+
 MUTATIONS = table(
     by_claim("recomputation.checkpoint", "small form, full form, stopping early: elements of gradients"),
     ("recomputation.checkpoint.Recomputed.backward", "torch.set_rng_state(ctx.random[0])", "pass"),
-    by_test(
-        "tests/test_promises.py::test_what_is_computed_again",
-        "claims compare gradients, not the random numbers that follow",
-    ),
+    by_test("tests/test_promises.py::test_what_is_computed_again", WHY_1),
     ("recomputation.checkpoint.Recomputed.backward", "random.fork_rng(ctx.gpus), torch.enable_grad()", "enable_grad()"),
-    ("recomputation.full.rng_and_autocast.RandomState.again", "before.restore()", "pass"),
     by_claim("recomputation.checkpoint", "small form, full form, stopping early: bytes that one more block adds"),
     (
         "recomputation.checkpoint.Recomputed.forward",
@@ -30,6 +28,7 @@ MUTATIONS = table(
     ("recomputation.full.every_kth.recompute", "[first : first + k], checkpoint)", "[first : first + 1], checkpoint)"),
     by_claim("recomputation.selective", "small form and full form: operations done again"),
     ("recomputation.selective.recompute", 'block.get_submodule("attention.core")', 'block.get_submodule("attention")'),
+    by_test("tests/recomputation/test_checkpoint.py", WHY_1),
     by_claim("recomputation.every_kth", "bytes kept after forward"),
     ("costs.recomputation.kept_by_segments", "len(segments(layers, k))", "layers // k"),
     by_claim("recomputation.every_kth", "most bytes kept at once"),
@@ -87,4 +86,9 @@ MUTATIONS = table(
     ("costs.recomputation.offloaded_at_once", "min(layers, 2)", "min(layers, 3)"),
     by_claim("recomputation.activation_offload", "fetches that begin while another block goes backward"),
     ("recomputation.activation_offload.Shelf.get", "if self.before is not None:", "if False:"),
+    by_test(
+        "tests/test_promises.py::test_what_is_computed_again",
+        "claims compare gradients, not the random numbers that follow",
+    ),
+    ("recomputation.full.rng_and_autocast.RandomState.again", "before.restore()", "pass"),
 )

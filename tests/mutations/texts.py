@@ -27,7 +27,7 @@ MUTATIONS = table(
     by_test("tests/data/test_prepare.py::test_every_document_is_there_once", ALIKE),
     ("data.manifest.Manifest.of", "shard.split == split", "True"),
     ("data.prepare._groups", "yield group\n            group, size = [], 0", "yield group\n            group = []"),
-    ("data.prepare._Writer._encode", "self.tokens += len(tokens) + ends", "self.tokens += len(tokens)"),
+    ("data.shard_writer._Writer._encode", "self.tokens += len(tokens) + ends", "self.tokens += len(tokens)"),
     by_test("tests/data/test_prepare.py::test_bytes_with_and_without_ends", ALIKE),
     ("data.tokenizer.Bytes.decode", 'else b"\\n\\n"', 'else b""'),
     by_test("tests/data/test_text.py::test_a_folder_leaves_out_what_is_hidden", ALIKE),
@@ -41,5 +41,5 @@ MUTATIONS = table(
     by_test("tests/data/test_prepare.py::test_another_text_does_not_go_on_with_the_shards_of_the_first", ALIKE),
     ("data.prepare._key", "\\0{state.st_mtime_ns}", ""),
     by_test("tests/data/test_prepare.py::test_a_short_text_has_a_validation_part", ALIKE),
-    ("data.prepare._hold_out_the_end", "ends[ends > cut] - cut", "ends[ends > cut]"),
+    ("data.shard_writer.hold_out_the_end", "ends[ends > cut] - cut", "ends[ends > cut]"),
 )

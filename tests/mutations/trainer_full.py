@@ -5,6 +5,8 @@ from tests.mutations import by_test, table
 NO_DEMO = "a part of train.py, which has no demo"
 
 MUTATIONS = table(
+    by_test("tests/trainer/test_config.py::test_help_shows_what_is_set_often_and_the_rest_on_demand", NO_DEMO),
+    ("trainer.command.read", "_explained(given.help, default)", "_explained(given.help, Command())"),
     by_test("tests/trainer/test_trainer.py::test_another_training_is_refused", NO_DEMO),
     ("trainer.identity.different", "for name in STEPS]", "for name in ()]"),
     by_test("tests/trainer/test_trainer.py::test_what_a_resume_may_change", NO_DEMO),
@@ -18,9 +20,4 @@ MUTATIONS = table(
     ("trainer.spikes.SpikeWatch._by_layer", "math.sqrt(square) / scale", "math.sqrt(square)"),
     by_test("tests/trainer/test_craft.py::test_probes_of_a_run", NO_DEMO),
     ("trainer.probes.Probe.ask", "first - other[0]", "other[0] - first"),
-    by_test(
-        "tests/trainer/test_config.py::test_help_shows_what_is_set_often_and_the_rest_on_demand",
-        "a part of train.py, which has no demo",
-    ),
-    ("trainer.command.read", "_explained(given.help, default)", "_explained(given.help, Command())"),
 )

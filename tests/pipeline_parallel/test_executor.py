@@ -52,35 +52,6 @@ def schedules(ranks):
             yield SCHEDULES[name](ranks, microbatches, chunks)
 
 
-def against_one_device(world):
-    torch.set_num_threads(1)  # so small are the stages that two threads would only wait for each other
-    for schedule in schedules(world.size):
-        model, reference = gpt(schedule.stages), gpt(schedule.stages)
-        mine, _ = stages_of(model, schedule, world.rank)
-        pipeline = Pipeline(mine, schedule, model.loss)
-        optimizers = [torch.optim.SGD(m.parameters(), lr=0.5) for m in (nn.ModuleList(mine), reference)]
-        for step in range(2):
-            inputs, targets = tokens(schedule.microbatches, step)
-            loss = pipeline.step(inputs, targets)
-            expected = accumulate(reference, inputs, targets)
-            holds_last = schedule.rank_of(schedule.stages - 1) == world.rank
-            assert (loss is not None) == holds_last
-            assert not pipeline.held and not pipeline.put_off
-            theirs = dict(reference.named_parameters())
-            for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
-                assert torch.equal(parameter.grad, theirs[name].grad), f"{schedule.name}, step {step}: {name}"
-                assert torch.equal(parameter, theirs[name])
-            assert loss is None or torch.equal(loss, expected)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@pytest.mark.parametrize("size", (1, 3))
-def test_gradients_and_loss_have_the_bits_of_one_device(ranks, size):
-    ranks(size).run(against_one_device)
-
-
 def tied_sums(world):
     """The gradient is the sum of both uses, added in the order of stages; a second step adds, and no step twice."""
     schedule = one_f_one_b(world.size, 3)

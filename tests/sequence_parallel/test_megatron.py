@@ -1,8 +1,6 @@
-"""A whole GPT on sequence shards, against one device; tests/composition adds dropout and recomputation."""
+"""A whole GPT on sequence shards; the lesson and tests/composition train it against one device."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import pytest
 import torch
@@ -10,26 +8,7 @@ import torch
 from minitrain.comm import Ledger
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.full.parameter_layout import is_partial
-from tests.tensor_parallel.test_parallelize import QWEN, gpt, tokens, train
-
-
-@pytest.mark.parametrize(
-    ("keep_gathered", "choices"),
-    ((True, {}), (False, {"tied": False}), (False, {"kv_heads": 1}), (True, QWEN | {"kv_heads": 1})),
-    ids=str,
-)
-def test_equals_one_device(ranks, keep_gathered, choices):
-    ranks(3).run(train, choices, partial(parallelize, keep_gathered=keep_gathered))
-
-
-def break_it(world):
-    """Gradients of shards that are not summed."""
-    with pytest.raises(AssertionError, match="not close"):
-        train(world, {}, parallelize, lambda model: None)
-
-
-def test_break_it(ranks):
-    ranks(2).run(break_it)
+from tests.tensor_parallel.test_parallelize import gpt, tokens
 
 
 def what_is_summed(world):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-from minitrain.comm import Ledger
-from minitrain.comm.comm import Comm
-from minitrain.models import GPT, GPTConfig, counter_rng
+from minitrain.models import counter_rng
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
-from minitrain.tensor_parallel.full.parallelize import parallelize
 
 SITES = ("blocks.0.mlp_dropout", "blocks.1.mlp_dropout")
 PLACES = ((0, 0), (0, 6), (1, 0))  # step and first token
@@ -31,18 +27,6 @@ def test_a_micro_batch_has_its_part_of_the_batchs_mask():
     whole = mask(0, SITES[0], (2, 0), (4, 3, 16))
     parts = [mask(0, SITES[0], (2, first * 3), (2, 3, 16)) for first in (0, 2)]
     assert torch.equal(whole, torch.cat(parts))
-
-
-@pytest.mark.parametrize("shards", (1, 2, 3))
-def test_shards_of_sequences_and_heads_have_their_part_of_the_whole(shards):
-    x, weights = torch.ones(2, 6, 5), torch.ones(2, 6, 4, 4)
-    counter_rng.set_position(0, 1, 8)
-    whole = ResidualDropout(0.4, SITES[0])(x), AttentionDropout(0.4, "core.dropout")(weights)
-    for rank in range(shards):
-        shard = ResidualDropout(0.4, SITES[0], rank, shards)(x.chunk(shards, 1)[rank])
-        heads = AttentionDropout(0.4, "core.dropout", rank)(weights.chunk(shards, 1)[rank])
-        assert torch.equal(shard, whole[0].chunk(shards, 1)[rank])
-        assert torch.equal(heads, whole[1].chunk(shards, 1)[rank])
 
 
 @pytest.mark.parametrize("p", (0.1, 0.5, 0.8))
@@ -82,30 +66,3 @@ def test_the_default_generator_is_left_as_it_was():
     counter_rng.set_position(0, 0)
     ResidualDropout(0.5, "x")(torch.ones(1, 2, 3))
     assert torch.equal(torch.rand(3), expected)
-
-
-def model(world, p=0.5, attention="plain", check=None):
-    config = GPTConfig(13, 5, 2, hidden=8 * world.size, heads=2 * world.size, dropout=p, attention=attention)
-    gpt = GPT(config, seed=0).double()
-    parallelize(gpt, Comm(check=check))
-    return gpt
-
-
-def batch(number):
-    return torch.randint(13, (2, 2, 5), generator=torch.Generator().manual_seed(number)).unbind()
-
-
-def seeded_apart(world):
-    """What a rank's own seed does: the copies of the residual stream drift apart."""
-    gpt = model(world, 0.0, check=True)
-    for block in gpt.blocks:
-        block.mlp_dropout = nn.Dropout(0.5)
-    torch.manual_seed(world.rank)
-    with Ledger() as ledger, pytest.raises(ValueError, match="`x` must be equal .* dropout masks"):
-        gpt(*batch(0))
-    return ledger.calls("all_reduce")
-
-
-def test_checking_notices_residual_streams_that_drifted(ranks):
-    # The embedding and both sums of the first layer have been sent; then the second layer's input differs.
-    assert ranks(2).run(seeded_apart) == [3, 3]

@@ -1,4 +1,7 @@
-"""A whole GPT cut over ranks against one device: loss, gradients, weights, tokens, and what it says about itself."""
+"""A whole GPT cut over ranks: one device's tokens and gradients, and what it says about itself.
+
+The lesson and tests/composition train it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.models import GPT, GPTConfig
 from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
+from tests.models import kinds
 
-LLAMA = {"norm": "rms", "mlp": "swiglu", "mlp_hidden": 12, "biases": "none", "positions_kind": "rope", "tied": False}
-QWEN = LLAMA | {"head_size": 6, "biases": "qkv", "qk_norm": True}
+QWEN = kinds.QWEN | {"mlp_hidden": 12}
 
 
 def gpt(ranks, **choices) -> GPT:
@@ -37,46 +39,6 @@ def close(model, reference, group=None):
             if found is not None:
                 expected = piece_of(expected, mine, group)
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=lambda m: f"{name}: {m}")  # noqa: B023
-
-
-def train(world, choices, divide=parallelize, add_up=sum_partial_gradients):
-    """Five steps of clipped SGD, on all ranks and on one device; sequence parallelism divides in another way."""
-    reference, tolerance = gpt(world.size, **choices), 1e-12
-    model = copy.deepcopy(reference)
-    divide(model)
-    tied = reference.head.weight is reference.embedding.tokens.weight
-    assert (model.head.weight is model.embedding.tokens.weight) == tied
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
-    for step in range(5):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        (_, loss), (_, expected) = model(*tokens(step)), reference(*tokens(step))
-        torch.testing.assert_close(loss, expected, rtol=0, atol=tolerance)
-        loss.backward(), expected.backward()
-        add_up(model)
-        close(model, reference)
-        norm = clip_grad_norm(model.parameters(), 0.3)
-        expected = nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
-        torch.testing.assert_close(norm, expected.double(), rtol=tolerance, atol=0)
-        for optimizer in optimizers:
-            optimizer.step()
-    close(model, reference)
-
-
-@pytest.mark.parametrize(
-    ("size", "choices"),
-    [
-        (1, {}),
-        (3, {"tied": False}),
-        (3, {"kv_heads": 1}),
-        (3, {"attention": "plain"}),
-        (4, {"kv_heads": 2}),
-        (4, QWEN | {"kv_heads": 2}),
-    ],
-    ids=str,
-)
-def test_equals_one_device(ranks, size, choices):
-    ranks(size).run(train, choices)
 
 
 def report(world, choices):
@@ -103,9 +65,10 @@ def test_it_says_what_it_replaced(ranks):
     assert "summed" not in how["blocks.0.attention.query.bias"]
 
 
-def generated(world):
-    reference = gpt(world.size)
-    nn.init.normal_(reference.embedding.positions.weight, generator=torch.Generator().manual_seed(1))
+def generated(world, choices):
+    reference = gpt(world.size, **choices)
+    for number, parameter in enumerate(reference.parameters()):  # else norms would be 1, and biases 0
+        nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(number))
     model = copy.deepcopy(reference)
     parallelize(model)
     inputs, targets = tokens()
@@ -119,12 +82,14 @@ def generated(world):
     # A loss of one's own on whole logits has the right gradients too.
     nn.functional.cross_entropy(whole.flatten(0, 1), targets.flatten()).backward()
     reference(inputs, targets)[1].backward()
+    sum_partial_gradients(model)
     close(model, reference)
     return drawn.tolist()
 
 
-def test_generate_gives_one_devices_tokens_on_all_ranks(ranks):
-    drawn = ranks(3).run(generated)
+@pytest.mark.parametrize("choices", ({}, {"attention": "plain", "tied": False}, QWEN | {"kv_heads": 1}), ids=str)
+def test_tokens_and_gradients_are_one_devices_on_all_ranks(ranks, choices):
+    drawn = ranks(3).run(generated, choices)
     assert all(each == drawn[0] for each in drawn)
 
 

@@ -66,7 +66,7 @@ def do(world, settings, spoilt=(), without=None, stop_at=None, nan_at=None):
         return stop_at is not None and trainer.done >= stop_at
 
     trainer = Trainer(world, settings, stop, tell=told.append)
-    for holder, name in ((trainer.samples, "samples"), (trainer, "_known")) if spoilt or without is not None else ():
+    for holder, name in ((trainer.samples, "samples"), (trainer, "known")) if spoilt or without is not None else ():
         before = getattr(holder, name)
         setattr(holder, name, Spoilt(before, spoilt) if without is None else Without(before, without))
     if nan_at is not None:

@@ -18,11 +18,11 @@ from minitrain.data.prepare import Options, prepare
 from minitrain.data.text import VALIDATION_SHARE, place_of
 from minitrain.data.tokenizer import Bytes, Pairs
 from minitrain.ranks.failures import RanksError
-from minitrain.train import build, train
+from minitrain.train import train
 from minitrain.trainer import command, loaded, tools
-from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
 from tests.data.test_prepare import text
+from tests.trainer.test_trainer import refused
 
 MODEL = Model(layers=2, hidden=16, heads=2, positions=16, vocabulary=300)
 STEPS = Steps(steps=4, batch=8, warmup=1, lr=1e-2, dtype="float64")
@@ -92,15 +92,6 @@ def test_a_mixture_is_gone_on_with_in_another_layout(ranks, prepared, tmp_path, 
         assert before_it + after_it == all_at_once == Counter(range(all_at_once.total()))
     assert sum(each.total() for each in whole[2]) == STEPS.steps * STEPS.batch
     assert min(each.total() for each in whole[2]) > 0
-
-
-def refused(world, settings: Settings) -> str:
-    try:
-        trainer = Trainer(world, settings, lambda: False, tell=lambda text: None)
-        trainer.begin(build(settings, world.device, trainer.instruments))
-    except Refused as error:
-        return str(error)
-    return "not at all"
 
 
 def test_what_does_not_fit_is_refused_on_all_ranks(ranks, prepared, tmp_path):

@@ -7,34 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition.settings import Layout, Run, Settings
-from minitrain.train import build
-from minitrain.trainer.refused import Refused
-from minitrain.trainer.trainer import Trainer
+from minitrain.composition.settings import Layout
 from tests.composition.test_llama import QWEN
 from tests.trainer.conftest import apart
-from tests.trainer.test_trainer import MODEL, STEPS, do
+from tests.trainer.test_trainer import MODEL, asked, do, refused
 
 ROPE = replace(MODEL, dropout=0.0, positions_kind="rope", rope_base=50.0)
 LONGER = replace(ROPE, positions=64, rope_base=300.0)
-
-
-def asked(folder, model, layout=None, name="run", steps=4, **run):
-    return Settings(
-        model,
-        layout or Layout(),
-        replace(STEPS, steps=steps),
-        Run(name=name, runs=str(folder), sample=0, evaluate_every=0, **run),
-    )
-
-
-def refused(world, settings):
-    try:
-        trainer = Trainer(world, settings, tell=lambda text: None)
-        trainer.begin(build(settings, world.device))
-    except Refused as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="module")
@@ -42,49 +21,49 @@ def short(ranks, tmp_path_factory):
     """A run on short sequences in one go, and its weights in a file."""
     folder = tmp_path_factory.mktemp("short")
     file = folder / "short.safetensors"
-    ((status, losses, state, _, _),) = ranks(1).run(do, asked(folder, ROPE, export=str(file)))
+    ((status, losses, state, _, _),) = ranks(1).run(do, asked(folder, model=ROPE, export=str(file)))
     assert status == 0
     return folder, file, losses, state
 
 
 @pytest.mark.parametrize("layout", (Layout(), Layout(pp=2, microbatches=2)), ids=str)
 def test_continued_with_longer_sequences_and_a_larger_base(ranks, short, tmp_path, layout):
-    found = ranks(layout.ranks).run(do, asked(tmp_path, LONGER, layout, load=str(short[1]), steps=0))
+    found = ranks(layout.ranks).run(do, asked(tmp_path, layout, model=LONGER, load=str(short[1]), steps=0))
     weights = {name: value for name, value in short[3].items() if name.startswith("model.")}
     assert weights and all(torch.equal(value, found[0][2][name]) for name, value in weights.items())
-    found = ranks(layout.ranks).run(do, asked(tmp_path, LONGER, layout, "late", load=str(short[1]), steps=1))
+    found = ranks(layout.ranks).run(do, asked(tmp_path, layout, "late", LONGER, load=str(short[1]), steps=1))
     assert all(status == 0 for status, *_ in found)
     # The base is in use: another one gives another loss with the same weights and samples.
     other = replace(LONGER, rope_base=50.0)
-    again = ranks(layout.ranks).run(do, asked(tmp_path, other, layout, "same", load=str(short[1]), steps=1))
+    again = ranks(layout.ranks).run(do, asked(tmp_path, layout, "same", other, load=str(short[1]), steps=1))
     assert abs(found[0][1][0] - again[0][1][0]) > 1e-9
 
 
 def test_weights_that_do_not_fit(ranks, short, tmp_path):
     learned = replace(MODEL, dropout=0.0)
     file = str(tmp_path / "learned.safetensors")
-    ranks(1).run(do, asked(tmp_path, learned, steps=1, export=file))
-    (message,) = ranks(1).run(refused, asked(tmp_path, replace(learned, positions=64), name="a", load=file))
+    ranks(1).run(do, asked(tmp_path, model=learned, steps=1, export=file))
+    (message,) = ranks(1).run(refused, asked(tmp_path, model=replace(learned, positions=64), name="a", load=file))
     assert "embedding.positions.weight has shape (16, 16) in it and (64, 16) in the run" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, ROPE, name="b", load=file))
+    (message,) = ranks(1).run(refused, asked(tmp_path, model=ROPE, name="b", load=file))
     assert "the run has no embedding.positions.weight" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, learned, name="c", load=str(short[1])))
+    (message,) = ranks(1).run(refused, asked(tmp_path, model=learned, name="c", load=str(short[1])))
     assert "it lacks embedding.positions.weight" in message
 
 
 def test_a_resume_does_not_change_positions(ranks, short):
-    for message in ranks(2).run(refused, asked(short[0], LONGER, Layout(dp=2), resume=True)):
+    for message in ranks(2).run(refused, asked(short[0], Layout(dp=2), model=LONGER, resume=True)):
         assert "positions=16 there and 64 here; rope_base=50.0 there and 300.0 here; " in message
         assert message.endswith("end that run with --export FILE, and begin another with --load FILE")
-    learned = asked(short[0], replace(MODEL, dropout=0.0), resume=True)
+    learned = asked(short[0], model=replace(MODEL, dropout=0.0), resume=True)
     (message,) = ranks(1).run(refused, learned)
     assert "positions_kind=rope there and learned here" in message and "--export" not in message
 
 
 def test_a_qwen_is_resumed_where_four_ranks_share_two_key_heads(ranks, tmp_path):
-    ((_, losses, state, _, _),) = ranks(1).run(do, asked(tmp_path, QWEN, name="whole"))
-    ranks(1).run(do, asked(tmp_path, QWEN), 2)  # stopped after two steps
+    ((_, losses, state, _, _),) = ranks(1).run(do, asked(tmp_path, model=QWEN, name="whole"))
+    ranks(1).run(do, asked(tmp_path, model=QWEN), 2)  # stopped after two steps
     layout = Layout(tp=4, sequence_parallel=True)
-    for status, after, resumed, _, done in ranks(4).run(do, asked(tmp_path, QWEN, layout, resume=True)):
+    for status, after, resumed, _, done in ranks(4).run(do, asked(tmp_path, layout, model=QWEN, resume=True)):
         assert (status, done) == (0, 4) and after == pytest.approx(losses[2:], abs=1e-12)
         assert state.keys() == resumed.keys() and apart(state, resumed) < 1e-9

@@ -56,14 +56,6 @@ def answers(world, find, asked, layouts):
     return [find(world, asked, LOOP, tools.settings_of(folder, layout)) for layout in layouts]
 
 
-def test_the_text_is_one_devices_in_every_layout(ranks, run, whole):
-    """The likeliest tokens, beyond the model's 16 positions."""
-    greedy = tools.Generate(str(run[0]), prompt="import ", tokens=20, temperature=0.0)
-    right = whole.generate(torch.tensor([list(b"import ")]), 20, temperature=0.0)[0].tolist()
-    for found in ranks(2).run(answers, loaded.text, greedy, TWO):
-        assert found == [loaded.printable(bytes(right))] * len(found)
-
-
 def losses(world, folder, counts, layouts):
     """For each layout and number of windows, the mean loss."""
     found = []

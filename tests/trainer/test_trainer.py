@@ -38,12 +38,12 @@ MODEL = Model(layers=2, hidden=16, heads=2, positions=16, dropout=0.1)
 STEPS = Steps(steps=4, batch=4, warmup=1, lr=1e-2, dtype="float64")
 
 
-def asked(folder, layout=None, name="run", **changes):
+def asked(folder, layout=None, name="run", model=MODEL, **changes):
     """Settings of a small run; `changes` are of its steps or of what it writes."""
     steps = {key: value for key, value in changes.items() if hasattr(STEPS, key)}
     run = {key: value for key, value in changes.items() if key not in steps}
     run = Run(name=name, runs=str(folder), sample=0, evaluate_every=0, **run)
-    return Settings(MODEL, layout or Layout(), replace(STEPS, **steps), run)
+    return Settings(model, layout or Layout(), replace(STEPS, **steps), run)
 
 
 def do(world, settings, stop_at=None):

@@ -24,7 +24,7 @@ def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, network: f
         sequences: In a micro-batch.
         experts: In place of every second block's MLP; 0: none.
         network: Bytes per second of each GPU's card.
-        layout: Options of `minitrain.composition.settings.Layout`: `zero=3`, `tp=8`, …
+        layout: Options of `minitrain.composition.layout_settings.Layout`: `zero=3`, `tp=8`, …
 
     Raises:
         ValueError: The layout does not fit the GPUs or the batch.
