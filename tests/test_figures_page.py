@@ -33,7 +33,10 @@ def states(parameters: float, stage: int = 0, ranks: int = 1) -> list[float]:
 def trained(batch: int, seq: int, hidden: int, heads: int, layers: int, vocabulary: int) -> float:
     """GB of the model states and of the activations of a batch, in 16 bits with attention written out."""
     parameters = memory.gpt_parameters(vocabulary, seq, layers, hidden)
-    return sum(states(parameters)) + activations.peak(batch, seq, hidden, heads, layers, vocabulary) / GB
+    return (
+        sum(states(parameters))
+        + activations.peak(activations.Shape(batch, seq, hidden, heads, layers, vocabulary)) / GB
+    )
 
 
 def largest_bert() -> int:

@@ -17,34 +17,15 @@ import torch.distributed as dist
 
 from minitrain.comm.modes import Mode
 
-# The dispatcher's names of the operations, and the names by which people call them.
-NAMES = {
-    "send": "send",
-    "recv_": "receive",
-    "recv_any_source_": "receive",
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "broadcast_": "broadcast",
-    "broadcast": "broadcast",
-    "reduce_": "reduce",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "barrier": "barrier",
-}
+VERBS = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "send")
+
+
+def verb_of(name: str) -> str:
+    """How people call an operation of the dispatcher: "_allgather_base_" is an all_gather."""
+    plain = name.replace("_", "")
+    if plain.startswith("recv"):
+        return "receive"
+    return next((verb for verb in VERBS if plain.startswith(verb.replace("_", ""))), name)
 
 
 @dataclass(frozen=True)
@@ -143,7 +124,7 @@ class _Recorder(Mode):
         sizes = [_bytes(value) for key, value in values.items() if key != "tensor" or name != "barrier"]
         peer = values.get("dst", values.get("src"))
         self.entries.append(
-            Entry(NAMES.get(name, name), max([*sizes, _bytes(result)]), peer, _describe(group) if group else "")
+            Entry(verb_of(name), max([*sizes, _bytes(result)]), peer, _describe(group) if group else "")
         )
 
 

@@ -56,23 +56,18 @@ def reduce_scatter(
     flat = flat_view("reduce_scatter", tensor, group, check)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     chunks = flat.tensor_split(ranks)
-    mine = chunks[rank]
-    if flat.numel() % ranks == 0:
-        # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
-        watches = _observe("reduce_scatter", flat, group)
-        return Handle([Work(_reduce_scatter(mine, flat, group=group, async_op=True), watches)], mine)
-    # Torch wants chunks of one size; ours are those of `torch.tensor_split`.
-    padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
-    for row, chunk in zip(padded, chunks, strict=True):
-        row[: chunk.numel()] = chunk
-    # The same on the padded copy, whose rows all have the length of the longest chunk.
+    mine = own = chunks[rank]
+    line, then = flat, []
+    if flat.numel() % ranks:
+        # Torch wants chunks of one size; ours are those of `torch.tensor_split`.
+        padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
+        for row, chunk in zip(padded, chunks, strict=True):
+            row[: chunk.numel()] = chunk
+        line, own = padded.view(-1), padded[rank]
+        then = [lambda: mine.copy_(padded[rank, : mine.numel()])]
     watches = _observe("reduce_scatter", flat, group)
-    work = _reduce_scatter(padded[rank], padded.view(-1), group=group, async_op=True)
-
-    def unpad() -> None:
-        mine.copy_(padded[rank, : mine.numel()])
-
-    return Handle([Work(work, watches)], mine, unpad)
+    # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
+    return Handle([Work(_reduce_scatter(own, line, group=group, async_op=True), watches)], mine, *then)
 
 
 def all_gather(
@@ -85,21 +80,15 @@ def all_gather(
     flat = flat_view("all_gather", tensor, group, check)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     chunks = flat.tensor_split(ranks)
-    if flat.numel() % ranks == 0:
-        # One collective: every rank puts its chunk in and gets all chunks out.
-        watches = _observe("all_gather", flat, group)
-        return Handle([Work(_all_gather(flat, chunks[rank], group=group, async_op=True), watches)], tensor)
-    padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
-    padded[rank, : chunks[rank].numel()] = chunks[rank]
-    # The same on the padded copy, whose rows all have the length of the longest chunk.
+    own, line, then = chunks[rank], flat, []
+    if flat.numel() % ranks:
+        padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
+        padded[rank, : own.numel()] = own
+        line, own = padded.view(-1), padded[rank]
+        then = [lambda: [chunk.copy_(row[: chunk.numel()]) for row, chunk in zip(padded, chunks, strict=True)]]
     watches = _observe("all_gather", flat, group)
-    work = _all_gather(padded.view(-1), padded[rank], group=group, async_op=True)
-
-    def unpad() -> None:
-        for row, chunk in zip(padded, chunks, strict=True):
-            chunk.copy_(row[: chunk.numel()])
-
-    return Handle([Work(work, watches)], tensor, unpad)
+    # One collective: every rank puts its chunk in and gets all chunks out.
+    return Handle([Work(_all_gather(line, own, group=group, async_op=True), watches)], tensor, *then)
 
 
 def broadcast(

@@ -205,11 +205,9 @@ class VirtualClock:
         """Take in a message of `size` bytes that left global rank `source` at virtual time `left`."""
         alpha, beta = self.links(source, self._rank)
         cost = alpha + beta * size
-        self._receive_port_free = max(left, self._receive_port_free + cost)
-        self.timeline.record(
-            f"from {source}", "receive", "receive", self._receive_port_free - cost, self._receive_port_free
-        )
-        self.wait_until(self._receive_port_free)
+        self._receive_port_free = end = max(left, self._receive_port_free + cost)
+        self.timeline.record(f"from {source}", "receive", "receive", end - cost, end)
+        self.wait_until(end)
 
 
 class _Timed(Watch):

@@ -54,10 +54,10 @@ class World:
         rehearsal: The record of this run's communication, in a rehearsal.
     """
 
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device, backend: str):
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device):
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
-        self.device, self.backend, self.devices = device, backend, size
+        self.device, self.backend, self.devices = device, "gloo", size
         self.timeline = Timeline()
         self.costs: list[tuple[str, float, str]] = []
         self.draw: Callable[[], Figure] | None = None
@@ -108,35 +108,16 @@ class World:
         # Not DETAIL: its wrapper counts messages as if they were collectives, and refuses the next collective when two
         # ranks have sent different numbers of them (pytorch issue 148976), as a tree or a pipeline does.
         dist.set_debug_level(dist.DebugLevel.INFO if check else dist.DebugLevel.OFF)
+        world = cls(rank, size, local_rank, local_size, place)
         try:
-            if meeting.get("init_method") == "env://":
-                shared, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
-                meeting = dict[str, Any](store=shared)
-                # Each rank looks at its own machine, which is named by its first rank.
-                shared.set(f"gpu/{rank}", f"{rank - local_rank} {_name_of_gpu(place, gpus, local_size)}")
-                chosen = [tuple(shared.get(f"gpu/{other}").decode().split(" ")) for other in range(size)]
-            else:  # one machine, on which all ranks see the same GPUs
-                chosen = [("", str(other % gpus) if gpus else "") for other in range(size)]
-            backend = _backend(chosen)
-            if backend == "nccl":
-                _prepare_nccl(check)
-            dist.init_process_group(
-                backend,
-                **meeting,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=timeout),
-                device_id=place if backend == "nccl" else None,
-            )
+            world._meet(meeting, gpus, timedelta(seconds=timeout), check)
         except dist.DistNetworkError as error:
             raise RuntimeError(
                 f"the ranks could not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
-        world = cls(rank, size, local_rank, local_size, place, backend)
-        world.devices = len(set(chosen)) if gpus else size
         if rehearse:
-            world.device = place if backend == "nccl" else GPU
+            world.device = place if world.backend == "nccl" else GPU
             world.rehearsal = Rehearsal.start(world.device)
         if place.type == "cuda":
             carry_by_cpu()
@@ -144,6 +125,23 @@ class World:
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
         return world
+
+    def _meet(self, meeting: dict[str, Any], gpus: int, limit: timedelta, check: bool) -> None:
+        """Meet the other ranks, and settle with them on a backend."""
+        rank, size = self.rank, self.size
+        if meeting.get("init_method") == "env://":
+            shared, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))
+            meeting = {"store": shared}
+            # Each rank looks at its own machine, which is named by its first rank.
+            shared.set(f"gpu/{rank}", f"{rank - self.local_rank} {_name_of_gpu(self.device, gpus, self.local_size)}")
+            chosen = [tuple(shared.get(f"gpu/{other}").decode().split(" ")) for other in range(size)]
+        else:  # one machine, on which all ranks see the same GPUs
+            chosen = [("", str(other % gpus) if gpus else "") for other in range(size)]
+        self.backend, self.devices = _backend(chosen), len(set(chosen)) if gpus else size
+        if nccl := self.backend == "nccl":
+            _prepare_nccl(check)
+        own = self.device if nccl else None
+        dist.init_process_group(self.backend, **meeting, rank=rank, world_size=size, timeout=limit, device_id=own)
 
     def observe(self, check: bool) -> None:
         """Let the checks look at each communication; those that compare ranks only if asked for."""
@@ -293,9 +291,8 @@ def _gpus(device: str) -> int:
 
 def _prepare_nccl(check: bool) -> None:
     """Settings of NCCL and CUDA, where the environment does not say otherwise."""
-    settings = {
-        "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # `mail.py` sends in an order that fits
-    }
+    # `mail.py` sends in an order that fits.
+    settings = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
     if check:
         # Lessons make many layouts, each with many groups of the same ranks; a training has their messages overlap.
         settings["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"

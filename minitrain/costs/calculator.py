@@ -15,7 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minitrain.costs import activations, composition, memory, zero
+from minitrain.costs import activations, memory, zero
+from minitrain.costs.activations import Shape
 from minitrain.costs.memory import GB, GPUS, ROOM
 
 GIB = 2**30
@@ -54,22 +55,6 @@ class Gpus(NamedTuple):
     def fitting(self, size: float) -> list[float]:
         """Those on which so many bytes fit."""
         return memory.fitting(size, *self)
-
-
-class Shape(NamedTuple):
-    """A GPT and what goes through it at once; the names are those of the options."""
-
-    batch: int
-    seq: int
-    hidden: int
-    heads: int
-    layers: int
-    vocabulary: int
-
-    def parameters(self, tensor: int) -> int:
-        """Number of parameters on a tensor-parallel rank, with as many positions as the sequence is long."""
-        shape = composition.Shape(self.layers, self.hidden, self.heads, self.seq, self.vocabulary)
-        return sum(each.elements for each in composition.stage_parameters(shape, 1, 0, tensor))
 
 
 def splits(tensor: int) -> Splits:
@@ -113,8 +98,8 @@ def activations_table(shape: Shape, ways: Splits) -> Table:
     for name, way in ways.items():
         for recompute in activations.RECOMPUTE:
             layer = activations.layer(*shape[:4], *way, recompute)
-            model = activations.model(*shape, *way, recompute)
-            peak = activations.peak(*shape, *way, recompute)
+            model = activations.model(shape, *way, recompute)
+            peak = activations.peak(shape, *way, recompute)
             cells = [f"{layer / unit:,.2f}", gb(layer), gb(model), gb(peak), _gib(peak)]
             table.add_row(name, recompute, *cells, end_section=recompute == activations.RECOMPUTE[-1])
     return table
@@ -132,7 +117,7 @@ def totals_table(
             cells = []
             for name, way in ways.items():
                 states = zero.state_bytes(stage, parameters[name], ranks, *each)
-                total = sum(states.values()) + activations.peak(*shape, *way, recompute)
+                total = sum(states.values()) + activations.peak(shape, *way, recompute)
                 cells += [gb(total), _gib(total), next((f"{gpu:g}" for gpu in gpus.fitting(total)), "–")]
             table.add_row(label, recompute, *cells, end_section=recompute == activations.RECOMPUTE[-1])
     return table
@@ -190,9 +175,8 @@ def calculate(
     if shape is None:
         _check_alone(parameters, {"batch": batch, "vocabulary": vocabulary, "tensor": tensor})
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    for part in list(
-        _parts(parameters, ranks, each, shape, ways, choice)
-    ):  # all of it first: an error comes before any table
+    parts = list(_parts(parameters, ranks, each, shape, ways, choice))  # first: an error comes before any table
+    for part in parts:
         console.print(part)
 
 

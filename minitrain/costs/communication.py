@@ -8,7 +8,7 @@ the full tensor, cᵣ in chunk r, N nodes of L ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Traffic(NamedTuple):
@@ -19,6 +19,9 @@ class Traffic(NamedTuple):
 
     def __add__(self, other: tuple) -> Traffic:
         return Traffic(self.bytes + other[0], self.messages + other[1])
+
+    def __rmul__(self, times: Any) -> Traffic:
+        return Traffic(times * self.bytes, times * self.messages)
 
 
 NOTHING = Traffic(0, 0)

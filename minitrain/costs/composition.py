@@ -1,7 +1,7 @@
-"""What a rank holds of a model in any layout: the chapters' formulas put together, with all padding.
+"""The parameters that a rank holds of a model in any layout: the chapters' formulas put together, with all padding.
 
 A router is whole on each tensor-parallel rank; a tied embedding that first and last stage share on one rank is held
-once; gradients have the dtype of parameters. L layers, h hidden, s sequence, V vocabulary and V' with padding, E
+once. L layers, h hidden, s sequence, V vocabulary and V' with padding, E
 experts; b sequences in a micro-batch, m micro-batches; dp, pp, tp, ep ranks of each axis; w bytes per element.
 """
 
@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from minitrain.costs import optimizers, vocabulary, zero
+from minitrain.costs import vocabulary
 
 TABLE = "embedding.tokens.weight"
-TOGETHER = 25 * 2**20 // 4
-"""Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
 
 
 class Latent(NamedTuple):
@@ -306,75 +304,3 @@ def _column(name: str, inputs: int, outputs: int, tensor: int, biased: bool) -> 
 def _row(name: str, inputs: int, outputs: int, tensor: int, biased: bool) -> list[Parameter]:
     weight = Parameter(f"{name}.weight", inputs * outputs // tensor, shape=(outputs, inputs // tensor))
     return [weight, *([Parameter(f"{name}.bias", outputs, whole=True)] if biased else [])]
-
-
-def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw") -> list[list[Parameter]]:
-    """The flat buffers of a rank's parameters: of each unit the decaying ones, the others, and those of its experts.
-
-    Units are layers, as many together as have `TOGETHER` elements; the embedding, and norm with head, count as layers.
-    In stages 2 and 3 of ZeRO each block is a unit, and the rest is one. Matrices that Muon steps are apart.
-    """
-    found: dict[tuple[int | str, bool, bool, bool], list[Parameter]] = {}
-    units: dict[tuple[str, bool], int] = {}  # the unit of each layer; experts have units of their own
-    newest = {True: (0, 0), False: (0, 0)}  # its number, and its elements so far
-    for each in parameters:
-        first, second, *_ = each.name.split(".")
-        rest = "root" if stage >= 2 else "embedding" if first == "embedding" else "end"
-        layer = f"{first}.{second}" if first == "blocks" else rest
-        unit: int | str = layer
-        if stage < 2:
-            number, elements = newest[each.expert]
-            if (layer, each.expert) not in units and elements >= TOGETHER:
-                number, elements = number + 1, 0
-            unit = number = units.setdefault((layer, each.expert), number)
-            newest[each.expert] = number, elements + each.elements
-        found.setdefault((unit, each.expert, each.decays, each.hidden and optimizer == "muon"), []).append(each)
-    return list(found.values())
-
-
-def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[int, int]:
-    """Bytes of optimizer states of a flat buffer: for each element, and in all on each rank, whatever it has of it.
-
-    States are in float32 at least; parameters of 16 bits also have a float32 copy. Adafactor's are whole on each rank
-    (Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2).
-    """
-    copy = 4 if item < 4 else 0
-    one = max(4, item)  # bytes of a state's element
-    factored = sum(optimizers.adafactor(each.shape or (each.elements,), one) for each in line)
-    states = {
-        "adamw": (2 * one, 4),
-        "lamb": (2 * one, 4),
-        "lars": (one, 0),
-        "sgd": (0, 0),
-        "adafactor": (0, factored + 4),
-        "muon": (one, 0) if line[0].hidden else (2 * one, 4),
-    }
-    size, whole = states[optimizer]
-    return size + copy, whole
-
-
-def model_states(
-    parameters: Sequence[Parameter],
-    stage: int,
-    data: int,
-    replicas: int,
-    item: int = 4,
-    optimizer: str = "adamw",
-    gradient_item: int | None = None,
-) -> dict[str, int]:
-    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as in `minitrain.costs.zero.held`.
-
-    Args:
-        data: Data-parallel ranks, over which states of shared parameters are divided.
-        replicas: Ranks that hold the same experts, over which those of experts are divided.
-        optimizer: "adamw", "sgd", "lamb", "lars", "adafactor" or "muon".
-        gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
-    """
-    total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
-    for line in lines(parameters, stage, optimizer):
-        one = zero.Line(sum(each.elements for each in line), item)  # one step counter for all of its tensors
-        held = zero.held(
-            stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item, line), gradient_item
-        )
-        total = {name: size + held[name] for name, size in total.items()}
-    return total

@@ -1,7 +1,7 @@
 """What a rank sends in a step, axis by axis: the payload of collectives, and the bytes of messages.
 
 An axis of one rank sends nothing; tokens are spread evenly over experts. Notation as in `minitrain.costs.composition`;
-`batch` is b, `item` w, `gradient_item` bytes of a gradient's element (None: w), `optimizer` as for `lines` there.
+`batch` is b, `item` w.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from minitrain.costs import mixture_of_experts, optimizers, sequence_parallel, tensor_parallel, vocabulary, zero
-from minitrain.costs.composition import Parameter, Shape, experts_of, lines
+from minitrain.costs.composition import Parameter, Shape, experts_of
+from minitrain.costs.composition_states import Sharing
 
 Payload = dict[str, int]
 """Bytes by the verb that carries them: "all_reduce", "all_gather", … as the ledger calls it."""
@@ -93,24 +94,16 @@ def context_payload(
     return {"send": layers * (context - 1) * 2 * one * (times * item + wide)}
 
 
-def partial_payload(
-    parameters: Sequence[Parameter],
-    stage: int,
-    data: int,
-    rank: int,
-    item: int = 4,
-    optimizer: str = "adamw",
-    sequence: bool = True,
-) -> int:
+def partial_payload(parameters: Sequence[Parameter], sharing: Sharing, rank: int, sequence: bool = True) -> int:
     """Bytes of gradients that are partial, once per step: of key heads that ranks share, and of the norms of heads.
 
     Under sequence parallelism also of other norms, row biases, and positions. They are added over tensor-parallel ranks
     after the data-parallel reduction; under ZeRO, this rank's shard of them. Of each piece there is a slot.
     """
     total = 0
-    for line in lines(parameters, stage, optimizer):
-        shard = zero.shard_elements(sum(each.elements for each in line), data)
-        begin, end = (rank * shard, (rank + 1) * shard) if stage else (0, data * shard)
+    for line, elements, _ in sharing.buffers(parameters):
+        shard = zero.shard_elements(elements, sharing.data)
+        begin, end = (rank * shard, (rank + 1) * shard) if sharing.stage else (0, sharing.data * shard)
         offset = 0
         for each in line:
             # A router sees all tokens.
@@ -118,15 +111,13 @@ def partial_payload(
             if slots := each.partial or int(cut):
                 total += slots * max(0, min(end, offset + each.elements) - max(begin, offset))
             offset += each.elements
-    return total * item
+    return total * sharing.gradient
 
 
 def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, rank: int) -> int:
     """m boundaries forward and m back between neighboring stages on different ranks (Narayanan et al. 2021, §3.2).
 
-    Args:
-        boundary: Bytes of a micro-batch's activations between two stages.
-        placement: For each stage the rank that holds it.
+    `boundary`: bytes of a micro-batch's activations between two stages; `placement[s]`: the rank that holds stage s.
     """
     crossing = [pair for pair in zip(placement, placement[1:], strict=False) if pair[0] != pair[1]]
     return microbatches * boundary * sum(rank in pair for pair in crossing)
@@ -142,60 +133,41 @@ def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, it
     return vocabulary.table_bytes(shape.vocabulary, shape.hidden, tensor, item) if sends else 0
 
 
-def data_payload(
-    parameters: Sequence[Parameter],
-    stage: int,
-    data: int,
-    replicas: int,
-    microbatches: int,
-    item: int = 4,
-    gradient_item: int | None = None,
-    optimizer: str = "adamw",
-) -> Payload:
-    """Payload of gradients and parameters over data-parallel ranks, and of experts' over their `replicas`.
+def data_payload(parameters: Sequence[Parameter], sharing: Sharing, microbatches: int) -> Payload:
+    """Payload of gradients and parameters over data-parallel ranks, and of experts' over those with the same ones.
 
     Stage 0 all-reduces gradients once. Stage 1 reduce-scatters them and gathers parameters. Stage 2 reduce-scatters
     each micro-batch's, stage 3 also gathers parameters twice in each (Rajbhandari et al. 2020, §7.2).
     """
-    total = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
+    total, stage = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}, sharing.stage
     reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (microbatches, 1), 3: (microbatches, 2 * microbatches)}[stage]
-    for line in lines(parameters, stage, optimizer):
-        ranks = replicas if line[0].expert else data
+    for _, elements, ranks in sharing.buffers(parameters):
         if ranks == 1:
             continue
-        elements = sum(each.elements for each in line)
         padded = elements + (zero.padding(elements, ranks) if stage else 0)
-        total["reduce_scatter" if stage else "all_reduce"] += reduced * (gradient_item or item) * padded
-        total["all_gather"] += gathered * item * padded
+        total["reduce_scatter" if stage else "all_reduce"] += reduced * sharing.gradient * padded
+        total["all_gather"] += gathered * sharing.item * padded
     return {verb: size for verb, size in total.items() if size}
 
 
-def ordered_sent(
-    parameters: Sequence[Parameter],
-    stage: int,
-    data: int,
-    rank: int,
-    item: int = 4,
-    gradient_item: int | None = None,
-    optimizer: str = "adamw",
-) -> Payload:
+def ordered_sent(parameters: Sequence[Parameter], sharing: Sharing, rank: int) -> Payload:
     """Bytes of ordered sums: the sum so far to the next rank, and back what the ranks before need of the whole sum.
 
     That is all of it in stage 0 of ZeRO, and their shards in stage 1, rS/n of rank r; then parameters are gathered.
     """
-    total = {"send": 0, "all_gather": 0}
-    for line in lines(parameters, stage, optimizer) if data > 1 else ():
-        elements = sum(each.elements for each in line)
+    total, stage, data = {"send": 0, "all_gather": 0}, sharing.stage, sharing.data
+    for _, elements, _ in sharing.buffers(parameters) if data > 1 else ():
         padded = elements + (zero.padding(elements, data) if stage else 0)
         back = rank * padded // data if stage else padded * (rank > 0)
-        total["send"] += (gradient_item or item) * (padded * (rank < data - 1) + back)
-        total["all_gather"] += stage * item * padded
+        total["send"] += sharing.gradient * (padded * (rank < data - 1) + back)
+        total["all_gather"] += stage * sharing.item * padded
     return {verb: size for verb, size in total.items() if size}
 
 
-def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, optimizer: str, item: int = 4) -> Payload:
+def optimizer_payload(parameters: Sequence[Parameter], sharing: Sharing) -> Payload:
     """Payload of what an optimizer needs of whole tensors over data-parallel ranks (`minitrain.costs.optimizers`)."""
-    if stage == 0 or data == 1:
+    optimizer, item = sharing.optimizer, sharing.item
+    if sharing.stage == 0 or sharing.data == 1:
         return {}
     one = max(4, item)  # what the optimizer steps is in float32 at least
     shapes = [each.shape or (each.elements,) for each in parameters]
@@ -204,8 +176,8 @@ def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, op
     if optimizer == "adafactor":
         return {"all_reduce": optimizers.adafactor_payload(shapes, one)}
     if optimizer == "muon":
-        sizes = [sum(each.elements for each in line) for line in lines(parameters, stage, optimizer) if line[0].hidden]
-        return {"all_gather": optimizers.muon_payload(sizes, data, 8 if item == 8 else 2)}
+        sizes = [elements for line, elements, _ in sharing.buffers(parameters) if line[0].hidden]
+        return {"all_gather": optimizers.muon_payload(sizes, sharing.data, 8 if item == 8 else 2)}
     return {}
 
 
@@ -226,11 +198,8 @@ def expert_payload(
     """Payload of one micro-batch's all-to-alls with an even load; the larger of what a rank puts in and gets out.
 
     Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
-    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1).
-
-    Args:
-        rows: Rows that a rank's router makes.
-        mixtures: Layers with experts in the rank's stages.
+    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1). `rows` are those that a rank's
+    router makes, `mixtures` the layers with experts in its stages.
     """
     if ranks == 1 or not mixtures:
         return {}

@@ -78,14 +78,7 @@ def _held(seq: int, ranks: int, rank: int) -> tuple[int, int]:
 
 
 class Attention(NamedTuple):
-    """The sizes of an attention, of all ranks together.
-
-    Attributes:
-        heads: Query heads, a.
-        key_heads: Key heads, which are also those of the values, g.
-        seq: Tokens of a sequence, s; a multiple of the ranks.
-        head: Elements of a head, d.
-    """
+    """a, g, s, d, b and w of an attention, of all ranks together, which divide s; values have as many heads as keys."""
 
     heads: int
     key_heads: int

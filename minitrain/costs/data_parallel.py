@@ -67,12 +67,8 @@ def step_time(forward: float, backward: Sequence[float], communication: Sequence
     """F + max over k of (b₁ + … + bₖ + cₖ + … + c_B) seconds with overlap, F + Σbₖ + Σcₖ without.
 
     A flow shop of two machines, backward and the network (Johnson 1954, §2): some bucket k is sent as soon as it is
-    full, and after it the network is never idle.
-
-    Args:
-        forward: F.
-        backward: bₖ, in the order in which buckets fill; together the seconds of backward.
-        communication: cₖ.
+    full, and after it the network is never idle. `backward` has the bₖ in the order in which buckets fill, and together
+    they are all of backward.
     """
     if not overlap:
         return forward + sum(backward) + sum(communication)

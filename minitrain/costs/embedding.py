@@ -36,10 +36,7 @@ def step(counts: Sequence[Sequence[int]], dimensions: Sequence[int], item: int =
     """8u for ids, dwu for rows and dwu for gradients: of one worker with all servers, or one server with all workers.
 
     All tables share a message; ranks without rows for each other send none (Li et al. 2014, §2.2 and §4.2).
-
-    Args:
-        counts: `counts[p][t]`: distinct ids of table t between this rank and its p-th partner.
-        dimensions: d of each table.
+    `counts[p][t]`: distinct ids of table t between this rank and its p-th partner; `dimensions[t]`: its d.
     """
     ids = rows = NOTHING
     for partner in counts:

@@ -35,9 +35,7 @@ def worker(
 ) -> HybridStep:
     """Each worker is also a server to all others (Naumov et al. 2019, §3); rows that it wants from itself are not sent.
 
-    Args:
-        wishes: `wishes[r][t][s]`: distinct ids of table t that worker r wants from worker s.
-        dimensions: d of each table.
+    `wishes[r][t][s]`: distinct ids of table t that worker r wants from worker s; `dimensions[t]`: its d.
     """
     others = [other for other in range(len(wishes)) if other != rank]
     asked = [[counts[other] for counts in wishes[rank]] for other in others]  # [other][table]

@@ -20,18 +20,9 @@ from minitrain.costs.time_bar import ADAM, HALF, LOSS, Reached
 
 
 class Cut(NamedTuple):
-    """How a model and its batch are cut.
+    """How a model and its batch are cut: d, p, c, t, e, the stage of ZeRO, …, m, b.
 
-    Attributes:
-        dp: Data-parallel ranks, d.
-        pp: Pipeline stages, p.
-        cp: Context-parallel ranks, c, as a ring.
-        tp: Tensor-parallel ranks, t.
-        ep: Expert-parallel ranks, e, among the data-parallel ones.
-        sequence: Whether there is sequence parallelism.
-        recompute: "none", "selective" or "full".
-        microbatches: Of each data-parallel rank in a step, m.
-        sequences: Of a micro-batch, b.
+    Ranks of cp are a ring, and those of ep are among the data-parallel ones. `sequence`: sequence parallelism.
     """
 
     dp: int = 1
@@ -99,12 +90,8 @@ def parameters(shape: Shape, cut: Cut, stage: int) -> tuple[int, int]:
 @cache
 def layer_kept(batch: int, shape: Shape, tensor: int, sequence: bool, item: int, recompute: str) -> tuple[int, int]:
     """Bytes that a rank keeps of a dense layer, and of one with experts, whose load is even."""
-    args = tensor, sequence, recompute, item
-    routed = (
-        composition_kept.mixture_kept(batch, shape, batch * shape.positions * shape.chosen, *args)
-        if shape.experts
-        else 0
-    )
+    args, routes = (tensor, sequence, recompute, item), batch * shape.positions * shape.chosen
+    routed = composition_kept.mixture_kept(batch, shape, routes, *args) if shape.experts else 0
     return composition_kept.layer_kept(batch, shape, *args), routed
 
 
@@ -184,10 +171,7 @@ def bar(
     """The seconds of a step on the pipeline rank that computes most.
 
     Overlap is that of `minitrain.planning.full.time_model`; the load of experts is even, and the ring is in balance.
-
-    Args:
-        fabric: How GPUs are connected; ranks fill nodes in order, tp first, then cp, dp, pp.
-        reached: What training reaches of the GPU's data sheet.
+    Ranks fill nodes in order, tp first, then cp, dp, pp.
     """
     m, item = cut.microbatches, sizes.parameter
     computed, busy, cores = seconds(shape, cut, sizes, machine, reached)

@@ -47,12 +47,8 @@ def optimum(curvatures: Sequence[float], centers: Sequence[float]) -> float:
 def settles_at(curvatures: Sequence[float], centers: Sequence[float], lr: float, every: int) -> float:
     """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
 
-    H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0.
-
-    Args:
-        curvatures: aᵣ of each rank.
-        centers: cᵣ, this rank's own optimum.
-        lr: α, below 1/aᵣ.
+    H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0. `lr` is α,
+    below 1/aᵣ; `curvatures` are aᵣ, `centers` cᵣ.
     """
     moved = [1 - (1 - lr * a) ** every for a in curvatures]
     return sum(m * c for m, c in zip(moved, centers, strict=True)) / sum(moved)

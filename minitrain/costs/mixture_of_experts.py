@@ -80,8 +80,7 @@ class AllToAll(NamedTuple):
 def all_to_all(routes: Sequence[Sequence[int]], rank: int, hidden: int, item: int = 4) -> AllToAll:
     """h · w bytes for each route that leaves the rank, and for each that comes back (Lepikhin et al. 2020, §3.3.1).
 
-    Args:
-        routes: `routes[r][s]`: how many routes of rank r's tokens lead to experts of rank s.
+    `routes[r][s]`: how many routes of rank r's tokens lead to experts of rank s.
     """
     there = _sent([count for other, count in enumerate(routes[rank]) if other != rank], hidden * item)
     back = _sent([row[rank] for other, row in enumerate(routes) if other != rank], hidden * item)
@@ -116,11 +115,7 @@ def bias_steps(tokens: int, gap: float, speed: float) -> int:
     """⌈(T/2 − ½) δ / 2u⌉ steps until biases share tokens evenly between two experts, if at first one has all.
 
     Token t scores expert 0 higher by (t + ½) δ. After i steps of u it keeps those above 2ui: T/2 from (T/2 − ½) δ on.
-
-    Args:
-        tokens: T on all ranks, an even number.
-        gap: δ.
-        speed: u; 2u a multiple of δ, so that no token likes both experts equally.
+    T, on all ranks, is even, and 2u (u is `speed`) a multiple of δ (`gap`): no token likes both experts equally.
     """
     return math.ceil((tokens - 1) / 2 * gap / (2 * speed) - 1e-9)
 

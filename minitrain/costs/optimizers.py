@@ -87,9 +87,7 @@ class Traffic(NamedTuple):
 def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int = 4) -> Traffic:
     """2Ψ, padded to a multiple of n ranks (Rajbhandari et al. 2020, §7.2.1), and `norms` numbers for each layer.
 
-    Args:
-        elements: Those of each layer.
-        norms: Sums of squares that ranks need of each layer, two for LARS and LAMB (You et al. 2017, 2020).
+    These are sums of squares, two for LARS and LAMB (You et al. 2017, 2020). `elements` are those of each layer.
     """
     padded = item * ranks * math.ceil(sum(elements) / ranks)
     return Traffic(padded, padded, norms * item * len(elements))

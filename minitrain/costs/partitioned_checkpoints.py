@@ -6,7 +6,7 @@ b batch, s sequence, h hidden, t tensor-parallel ranks, w bytes of an element.
 
 from __future__ import annotations
 
-from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce
+from minitrain.costs.communication import Traffic, ring_all_gather, ring_all_reduce
 
 ALL_REDUCES = 6  # of a recomputed block: two in forward, two in the second forward, two in backward
 
@@ -23,18 +23,14 @@ def kept(layers: int, batch: int, sequence: int, hidden: int, ranks: int = 1, it
 
 def gathers(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
     """What a rank sends in a step so that each block's input is whole again: L all-gathers of bsh elements."""
-    return _times(layers, ring_all_gather(ranks * part(elements, ranks), item_size, ranks, rank))
+    return layers * ring_all_gather(ranks * part(elements, ranks), item_size, ranks, rank)
 
 
 def all_reduces(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
     """6L all-reduces of bsh elements: what a rank sends in a step of recomputed tensor-parallel blocks (§8)."""
-    return _times(ALL_REDUCES * layers, ring_all_reduce(elements, item_size, ranks, rank))
+    return ALL_REDUCES * layers * ring_all_reduce(elements, item_size, ranks, rank)
 
 
 def overhead() -> float:
     """1/12: what P_a sends, over what the block's all-reduces of two all-gathers each send (§8: "less than 10 %")."""
     return 1 / (2 * ALL_REDUCES)
-
-
-def _times(count: int, traffic: Traffic) -> Traffic:
-    return Traffic(count * traffic.bytes, count * traffic.messages) if count else NOTHING

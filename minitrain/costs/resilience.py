@@ -26,10 +26,8 @@ def exit_code(signal: int) -> int:
 def seen_after(since_look: int, limit: int, interval: int) -> int:
     """⌈limit/i⌉ i + i − o: from a rank's last step until a monitor that looks every i calls it late.
 
-    Args:
-        since_look: o, how long before that step the monitor last looked; less than i, and above 0.
-        limit: After how long without a step a rank is late.
-        interval: i.
+    It last looked o (`since_look`) before that step, less than i and above 0. After `limit` without a step a rank is
+    late.
     """
     return math.ceil(limit / interval) * interval + interval - since_look
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from minitrain.costs.activations import gathered_inputs, layer_terms
-from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_reduce_scatter
+from minitrain.costs.communication import Traffic, ring_all_gather, ring_reduce_scatter
 
 
 class Calls(NamedTuple):
@@ -46,12 +46,8 @@ def ends_calls(keep_gathered: bool = False) -> Ways:
 
 def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
     """2L + 1 of each in forward; in backward 2L + 1 reduce-scatters, 2L + 1 or 4L + 2 all-gathers. Without the loss."""
-
-    def together(one: Calls, ends: Calls) -> Calls:
-        return Calls(layers * one.all_gathers + ends.all_gathers, layers * one.reduce_scatters + ends.reduce_scatters)
-
     pairs = zip(layer_calls(keep_gathered), ends_calls(keep_gathered), strict=True)
-    return Ways(*(together(one, ends) for one, ends in pairs))
+    return Ways(*(Calls(*(layers * a + b for a, b in zip(one, ends, strict=True))) for one, ends in pairs))
 
 
 def layer_traffic(
@@ -71,13 +67,7 @@ def model_traffic(
 def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> TrafficWays:
     gathered = ring_all_gather(elements, item, ranks, rank)
     scattered = ring_reduce_scatter(elements, item, ranks, rank)
-    sent = []
-    for way in calls:
-        total = NOTHING
-        for traffic in [gathered] * way.all_gathers + [scattered] * way.reduce_scatters:
-            total += traffic
-        sent.append(total)
-    return TrafficWays(*sent)
+    return TrafficWays(*(way.all_gathers * gathered + way.reduce_scatters * scattered for way in calls))
 
 
 STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"

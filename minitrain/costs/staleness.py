@@ -43,8 +43,6 @@ def largest_rate(curvature: float, delay: int) -> float:
 def bytes_served(pulls: int, pushes: int, trained: int, other: int, workers: int) -> tuple[int, int]:
     """Bytes that the server sends and receives: parameters for each pull, gradients of the same size for each push.
 
-    Args:
-        trained: Bytes of the parameters that are trained.
-        other: Bytes of frozen parameters and buffers, which come with each worker's first pull only.
+    `trained`: those of the parameters that are trained; `other`: of the rest, which comes with a worker's first pull.
     """
     return pulls * trained + workers * other, pushes * trained

@@ -33,8 +33,7 @@ def payload(batch: int, seq: int, hidden: int, item: int = 4) -> int:
 
 def layer_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
     """4(t−1)/t · bsh·w: bytes that a rank sends in two all-reduces, one way (Narayanan et al. 2021, §3.2)."""
-    one = ring_all_reduce(batch * seq * hidden, item, ranks, rank)
-    return one + one
+    return 2 * ring_all_reduce(batch * seq * hidden, item, ranks, rank)
 
 
 def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:

@@ -99,10 +99,7 @@ def data_parallel_bar(
 ) -> Bar:
     """The bar of data parallelism: gradients hide behind backward, which is two thirds of a step.
 
-    Args:
-        step_tokens: Tokens of all ranks together in a step.
-        fabric: How the devices are connected.
-        reached: The part of the machine's peak that products reach.
+    `step_tokens`: of all ranks together; `reached`: the part of the machine's peak that products reach.
 
     Raises:
         ValueError: There are no ranks, or `reached` is no part of the peak.

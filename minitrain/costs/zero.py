@@ -119,23 +119,15 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
     gathered = _around(lines, ranks, rank, ring_all_gather, frozen=stage == 3)
     reductions = 1 if stage == 1 else micro_batches
     gatherings = 2 * micro_batches if stage == 3 else 1
-    return Traffic(
-        reductions * reduced.bytes + gatherings * gathered.bytes,
-        reductions * reduced.messages + gatherings * gathered.messages,
-    )
+    return reductions * reduced + gatherings * gathered
 
 
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
     """Bytes of full gradients that stage 2 holds at once, without its shards, if lines fill one after the other.
 
-    With draining: two neighbors (one filling, one being sent), and the gradient that is being copied. Without: all.
-
-    Args:
-        lines: In the order in which they fill.
-        largest: Bytes of the largest gradient.
-        drain: Whether a reduce-scatter is done before the next is started.
-
-    Source: §5.2 for the idea; Zhao et al. 2023, §3.4, for the limit.
+    With draining, where a reduce-scatter is done before the next is started: two neighbors (one filling, one being
+    sent), and the gradient that is being copied, at most the `largest`. Without: all. `lines` are in the order in which
+    they fill (§5.2 for the idea; Zhao et al. 2023, §3.4, for the limit).
     """
     sizes = [(line.elements + padding(line.elements, ranks)) * line.item_size for line in lines if line.trainable]
     if not drain:

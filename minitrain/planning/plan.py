@@ -4,7 +4,7 @@
 than on a thousand GPUs that a layout does not fit into memory, or idles half of the time. It takes a second, and no
 torch: this file and its imports can be read where torch is not installed.
 
-**Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its three
+**Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its four
 neighbors; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
 **Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
@@ -23,6 +23,7 @@ from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
+from minitrain.costs.composition_states import Sharing, model_states
 from minitrain.planning.full.plan_time import (
     few,
     microbatch,
@@ -45,6 +46,12 @@ ITEM = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 def gradient_item(steps: Steps) -> int:
     """Bytes of a gradient's element."""
     return ITEM[steps.dtype if steps.reduce_dtype == "same" else steps.reduce_dtype]
+
+
+def sharing(layout: Layout, steps: Steps) -> Sharing:
+    """How data-parallel ranks share what they hold."""
+    ranks = layout.dp * layout.cp, layout.dp // layout.ep
+    return Sharing(layout.zero, *ranks, ITEM[steps.dtype], gradient_item(steps), steps.optimizer)
 
 
 class Coordinate(NamedTuple):
@@ -124,7 +131,7 @@ def held(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> dict[
     """Bytes that a rank of a layout that fits the model holds, as `Plan.held`; without its messages, in less time."""
     # Neither micro-batches nor recomputation change states, and a search asks for many layouts that differ in these.
     alike = replace(layout, microbatches=layout.pp, recompute="none", sequence_parallel=False)
-    states = _states(model, alike, steps.dtype, steps.optimizer, gradient_item(steps), place)
+    states = _states(model, alike, sharing(layout, steps), place)
     if steps.ordered_sums and place.dp > 0:  # the first rank begins the sum, and adds as it goes
         states = states | {"gradients": layout.microbatches * states["gradients"]}
     return states | {"activations": _activations(model, layout, steps, place)}
@@ -139,12 +146,8 @@ def _parameters(model: Model, layout: Layout, place: Coordinate) -> list[costs.P
 
 
 @cache
-def _states(
-    model: Model, layout: Layout, dtype: str, optimizer: str, gradients: int, place: Coordinate
-) -> dict[str, int]:
-    parameters, replicas = _parameters(model, layout, place), layout.dp // layout.ep
-    sharers = layout.dp * layout.cp
-    return costs.model_states(parameters, layout.zero, sharers, replicas, ITEM[dtype], optimizer, gradients)
+def _states(model: Model, layout: Layout, shared: Sharing, place: Coordinate) -> dict[str, int]:
+    return model_states(_parameters(model, layout, place), shared)
 
 
 def coordinate(layout: Layout, rank: int) -> Coordinate:
@@ -214,25 +217,21 @@ def sent(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> tuple
 
 
 @cache
-def _parameters_sent(
-    model: Model, layout: Layout, item: int, gradients: int, optimizer: str, place: Coordinate
-) -> tuple[dict[str, int], int]:
+def _parameters_sent(model: Model, layout: Layout, shared: Sharing, place: Coordinate) -> tuple[dict[str, int], int]:
     """Payload of parameters and gradients over data-parallel ranks, and of gradients that are partial over tp."""
-    parameters, axes = _parameters(model, layout, place), (layout.zero, layout.dp * layout.cp)
-    sizes = item, gradients, optimizer
-    data = sent_costs.data_payload(parameters, *axes, layout.dp // layout.ep, layout.microbatches, *sizes)
-    partial = place.dp * layout.cp + place.cp, *sizes[1:], layout.sequence_parallel
-    return data, sent_costs.partial_payload(parameters, *axes, *partial)
+    parameters, rank = _parameters(model, layout, place), place.dp * layout.cp + place.cp
+    data = sent_costs.data_payload(parameters, shared, layout.microbatches)
+    return data, sent_costs.partial_payload(parameters, shared, rank, layout.sequence_parallel)
 
 
 def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> list[Sent]:
     shape, sequences = own_shape(model, layout), microbatch(layout, steps)
     item, m = ITEM[steps.dtype], layout.microbatches
     alike = replace(layout, microbatches=m if layout.zero >= 2 else layout.pp, recompute="none")
-    data, partial = _parameters_sent(model, alike, item, gradient_item(steps), steps.optimizer, place)
+    shared, parameters = sharing(layout, steps), _parameters(model, layout, place)
+    data, partial = _parameters_sent(model, alike, shared, place)
     if steps.ordered_sums:
-        cut = layout.zero, layout.dp, place.dp, item, gradient_item(steps), steps.optimizer
-        data = sent_costs.ordered_sent(_parameters(model, layout, place), *cut)
+        data = sent_costs.ordered_sent(parameters, shared, place.dp)
     holders = placement(layout)
     stages = [stage for stage, rank in enumerate(holders) if rank == place.pp]
     found = []
@@ -252,19 +251,11 @@ def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> lis
     found.append(Sent("tp", more, "all_reduce", partial))
     crossing = sent_costs.pipeline_sent(_boundary(model, layout, steps), holders, m, place.pp)
     found.append(Sent("pp", "activations and their gradients", "send", crossing))
-    found.append(
-        Sent(
-            "pp",
-            "the tied table's gradient",
-            "send",
-            sent_costs.tied_sent(shape, holders, layout.tp, place.pp, gradient_item(steps)),
-        )
-    )
+    tied = sent_costs.tied_sent(shape, holders, layout.tp, place.pp, shared.gradient)
+    found.append(Sent("pp", "the tied table's gradient", "send", tied))
     for verb, size in data.items():
         found.append(Sent("dp", "parameters" if verb == "all_gather" else "gradients", verb, size))
-    parameters = _parameters(model, layout, place)
-    sharers = layout.dp * layout.cp
-    for verb, size in sent_costs.optimizer_payload(parameters, layout.zero, sharers, steps.optimizer, item).items():
+    for verb, size in sent_costs.optimizer_payload(parameters, shared).items():
         found.append(Sent("dp", "what the optimizer needs of whole tensors", verb, size))
     losses = layout.dp * m if steps.ordered_sums else 1
     found.append(Sent("all", "loss and squared norm", "all_reduce", 8 * (1 + losses) if layout.ranks > 1 else 0))

@@ -38,20 +38,16 @@ def forkserver(more: Sequence[str] = (), fork: bool = False) -> Forkserver:
 
 
 class Processes:
-    """The processes of n ranks, and a private folder; arguments as in `World.start`."""
+    """The processes of n ranks, and a private folder; `world` has further arguments of `World.start`."""
 
-    def __init__(self, size: int, device: str, timeout: float, check: bool, rehearse: str | None = None) -> None:
+    def __init__(self, size: int, **world: Any) -> None:
         server = forkserver()
         self.folder = tempfile.mkdtemp(prefix="minitrain-")
         self.ranks: list[Rank] = []
         # When the program ends or these processes are no longer referenced, they end too.
         self.end = weakref.finalize(self, end, self.ranks, self.folder, os.getpid())
         plan = Plan(
-            size=size,
-            device=device,
-            timeout=timeout,
-            check=check,
-            rehearse=rehearse,
+            world={"size": size, **world},
             folder=self.folder,
             # torchrun's variables are meant for another program that happens to run this one
             environment={name: value for name, value in os.environ.items() if not re.fullmatch(TORCHRUN, name)},

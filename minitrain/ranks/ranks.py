@@ -224,7 +224,8 @@ class Ranks:
             raise RuntimeError("these ranks are closed; Ranks(n) starts new ones")
         # torch's own limit is for ranks that wait while others compute. It comes later than ours, which names lines.
         patience = 86400.0 if self.timeout is None else self.timeout + 30.0
-        started = self._processes = Processes(self.size, self.device, patience, self.check, self.rehearse)
+        world = {"device": self.device, "timeout": patience, "check": self.check, "rehearse": self.rehearse}
+        started = self._processes = Processes(self.size, **world)
         call = Call(list(range(self.size)), Live(), START, hasty=self.hasty)
         try:
             self._listen(started, call)

@@ -42,11 +42,7 @@ BUSY = 0.05  # share of a core above which a rank counts as working; waiting for
 class Plan:
     """Everything that a process must know to become a rank."""
 
-    size: int
-    device: str
-    timeout: float
-    check: bool
-    rehearse: str | None
+    world: dict[str, Any]  # the arguments of `World.start` that are the same on all ranks
     folder: str  # private: the store in which the ranks meet, and a file per rank for its stack
     environment: dict[str, str]
     search_path: list[str]  # where modules are found
@@ -54,7 +50,7 @@ class Plan:
 
 
 def main(rank: int, pipe: Connection, plan: Plan) -> None:
-    """Become `rank` of `plan.size` and serve the parent's calls until it says stop or is gone."""
+    """Become `rank` and serve the parent's calls until it says stop or is gone."""
     # Stop is for the parent, which then asks us where we are; and if all processes are told to end, it decides what
     # becomes of us. It ends ranks by a message, or by SIGKILL.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -173,7 +169,7 @@ class Worker:
             try:
                 self.world.begin(number, ranks)
                 value = to_parent(getattr(self, kind)(payload))
-                if len(ranks) == self.plan.size:
+                if len(ranks) == self.world.size:
                     self.world.rehearsed()
                 self.world.end()
             except BaseException as error:
@@ -190,19 +186,10 @@ class Worker:
 
         from minitrain.comm.world import World
 
-        plan = self.plan
-        self.world = World.start(
-            rank=self.rank,
-            size=plan.size,
-            store=f"{plan.folder}/store",
-            device=plan.device,
-            timeout=plan.timeout,
-            check=plan.check,
-            rehearse=plan.rehearse,
-        )
+        self.world = World.start(rank=self.rank, store=f"{self.plan.folder}/store", **self.plan.world)
         cells = ModuleType("__main__")  # a real module, so that classes of a cell can be pickled and inspected
         self.names = cells.__dict__
-        self.names.update(rank=self.rank, size=plan.size, world=self.world, torch=torch, dist=dist, __show__=show)
+        self.names.update(rank=self.rank, size=self.world.size, world=self.world, torch=torch, dist=dist, __show__=show)
         sys.modules["__main__"] = cells
 
     def answer(self, value: bytes | None, failed: Failure | None) -> None:

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d
 
 from minitrain.comm import groups
 from minitrain.comm.control import gather_objects
-from minitrain.comm.ledger import NAMES, group_of
+from minitrain.comm.ledger import group_of, verb_of
 from minitrain.comm.modes import Mode
 from minitrain.watch.memories import GPU, Devices, Memories, Patches, tensors_in
 from minitrain.watch.nccl import ASIDE, Broken, Step
@@ -115,7 +115,7 @@ class Rehearsal(Mode):
         number = None
         if group is not None and group not in self._gloo:
             number = len(self.steps)
-            self.steps.append(self._described(NAMES.get(name, name), name, values, group))
+            self.steps.append(self._described(verb_of(name), name, values, group))
             if name == "barrier":
                 self.steps += [Step("wait", of=(number,)), Step("host", site().line)]
         result = func(*args, **kwargs)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs import activations
+from minitrain.costs.activations import Shape
 
 # Korthikanti et al. 2022, table 3: heads, hidden, layers, pipeline stages, micro-batch.
 TABLE_3 = {
@@ -68,10 +69,11 @@ def test_selective_recomputation_saves_what_section_5_says(size, scores, saved):
 @pytest.mark.parametrize("size", TABLE_3)
 def test_extras_are_those_of_section_4_3(size):
     heads, hidden, layers, p, b = TABLE_3[size]
-    found = sum(activations.extras(b, SEQ, hidden, VOCABULARY, TENSOR, True, p).values())
+    shape = Shape(b, SEQ, hidden, heads, layers, VOCABULARY)
+    found = sum(activations.extras(shape, TENSOR, True, p).values())
     alone = 4 / layers * (1 + VOCABULARY / hidden) if p == 1 else 0
     assert found == pytest.approx(SEQ * b * hidden * layers / TENSOR * (p / layers + alone))
-    whole = activations.model(b, SEQ, hidden, heads, layers, VOCABULARY, TENSOR, True, pipeline=p)
+    whole = activations.model(shape, TENSOR, True, pipeline=p)
     in_layers = layers * activations.layer(b, SEQ, hidden, heads, TENSOR, True)  # equation 5
     assert whole == in_layers + found
     assert found / in_layers < 0.006  # the paper's 0.01% is too little: embedding masks and logits come to 0.6% at 22B
@@ -79,9 +81,10 @@ def test_extras_are_those_of_section_4_3(size):
 
 def test_without_sequence_parallelism_only_the_logits_are_divided():
     # A vocabulary of 10 over 4 ranks is padded to 12, 3 a rank.
-    found = activations.extras(2, 4, 8, 10, 4)
+    shape = Shape(2, 4, 8, 1, 1, 10)
+    found = activations.extras(shape, 4)
     assert list(found.values()) == [2 * 4 * 8, 2 * 2 * 4 * 8, 2 * 2 * 4 * 8, 4 * 2 * 4 * 3]
-    assert activations.extras(2, 4, 8, 10, 1) == activations.extras(2, 4, 8, 10, 1, sequence_parallel=True)
+    assert activations.extras(shape) == activations.extras(shape, sequence_parallel=True)
 
 
 def test_peak_of_full_recomputation_by_hand():
@@ -90,7 +93,7 @@ def test_peak_of_full_recomputation_by_hand():
     again = (34 - 2) * 4 * 8 + 5 * 2 * 4 * 4
     for vocabulary in (1, 1000):
         output = 4 * 4 * 8 + 4 * 4 * vocabulary
-        peak = activations.peak(1, 4, 8, 2, 3, vocabulary, recompute="full")
+        peak = activations.peak(Shape(1, 4, 8, 2, 3, vocabulary), recompute="full")
         assert peak == inputs_and_mask + max(again, output)
 
 
@@ -109,4 +112,4 @@ def test_bad_input(arguments, message):
 
 def test_layers_that_stages_cannot_share():
     with pytest.raises(ValueError, match="layers=3 cannot be split over pipeline=2 stages"):
-        activations.model(1, 8, 16, 4, 3, 10, pipeline=2)
+        activations.model(Shape(1, 8, 16, 4, 3, 10), pipeline=2)

@@ -20,6 +20,7 @@ from minitrain.costs import (
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
+from minitrain.costs import composition_states as states
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.composition import Shape
 from minitrain.costs.roofline import SEVEN_BILLION
@@ -48,12 +49,12 @@ def test_gpt_3_has_as_many_parameters_as_published():
 
 
 def test_lines_of_models_larger_than_those_that_tests_train():
-    assert costs.TOGETHER == TOGETHER
+    assert states.TOGETHER == TOGETHER
     large = costs.stage_parameters(Shape(3, 768, 12, 1024, 50257), 1, 0)  # a block has 7.1 million elements
     # The embedding alone, each block, and the last norm.
-    assert [len(line) for line in costs.lines(large, 1)] == [2, *[10, 6] * 3, 2]
+    assert [len(line) for line in states.lines(large, 1)] == [2, *[10, 6] * 3, 2]
     few = costs.stage_parameters(Shape(5, 384, 6, 8, 259), 1, 0)  # a block has 1.8 million: four make more than 6.55
-    assert [len(line) for line in costs.lines(few, 1)] == [2 + 4 * 6, 4 * 10, 10 + 2, 6]
+    assert [len(line) for line in states.lines(few, 1)] == [2 + 4 * 6, 4 * 10, 10 + 2, 6]
 
 
 @given(st.sampled_from((1, 2, 3, 6)), st.sampled_from(activations.RECOMPUTE), st.booleans())

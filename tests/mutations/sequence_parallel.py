@@ -71,11 +71,9 @@ COSTS = [
         f"{THEORY}.layer_calls", "(not keep_gathered)", "keep_gathered", GPT, "gathered again: bytes that a layer sends"
     ),
     Mutation(f"{THEORY}.ends_calls", "1 + (not keep_gathered)", "1", GPT, "gathered again: bytes sent backward"),
-    Mutation(
-        f"{THEORY}.model_calls", "layers * one.all_gathers", "layers + one.all_gathers", GPT, "bytes sent forward, both"
-    ),
-    Mutation(f"{THEORY}._traffic", "[gathered] *", "[scattered, gathered] *", GPT, "bytes sent forward, both ways"),
-    Mutation(f"{THEORY}._traffic", "[scattered] *", "[gathered, scattered] *", GPT, "gathered again: bytes sent"),
+    Mutation(f"{THEORY}.model_calls", "layers * a + b", "layers + a + b", GPT, "bytes sent forward, both"),
+    Mutation(f"{THEORY}._traffic", "* gathered", "* (scattered + gathered)", GPT, "bytes sent forward, both ways"),
+    Mutation(f"{THEORY}._traffic", "* scattered", "* (gathered + scattered)", GPT, "gathered again: bytes sent"),
     Mutation(f"{THEORY}.deviations", "2 * 2 * tokens", "2 * tokens", GPT, "gathered again: bytes that a layer keeps"),
     Mutation(f"{THEORY}.deviations", "float(seq * seq)", "0.0", GPT, OTHERS),
     Mutation(f"{THEORY}.kept_terms", " / 2", "", GPT, OTHERS),

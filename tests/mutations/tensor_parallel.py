@@ -116,7 +116,7 @@ COSTS = [
         f"{LAYERS}.all_reduces", "2 * layers, 2 * layers", "2 * layers, layers", GPT, "all-reduces: two per layer"
     ),
     Mutation(f"{LAYERS}.payload", " * item", " * 4", ATTENTION, "small form, a layer: payload of two all-reduces"),
-    Mutation(f"{LAYERS}.layer_traffic", "one + one", "one", ATTENTION, "a layer, each way: bytes sent"),
+    Mutation(f"{LAYERS}.layer_traffic", "2 * ring", "ring", ATTENTION, "a layer, each way: bytes sent"),
     Mutation(
         f"{LAYERS}.row_first_mlp_traffic", "4 * batch", "batch", ATTENTION, "an MLP cut rows first, each way: bytes"
     ),

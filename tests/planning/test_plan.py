@@ -240,7 +240,7 @@ def test_the_busiest_context_parallel_rank(mode, cp):
     area = Fraction(max(sum(2 * position + 1 for position in each) for each in every), seq**2)
     if mode == "ulysses":
         area /= cp  # all tokens, of some heads
-    (one,), (found,) = (plan_time.busy(model, each, steps) for each in (Layout(), layout))
+    (one,), (found,) = (plan_time.busy(each, plan_time.stage_times(model, each, steps)) for each in (Layout(), layout))
     core = 4 * 3 * 2 * seq**2 * 24 * 3  # Narayanan et al. 2021, appendix: 4bs²h of each layer, three times
     assert found == (one - core) / cp + core * area
     assert plan_time.most_utilization(model, layout, steps) == pytest.approx(one / (cp * found))

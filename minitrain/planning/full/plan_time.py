@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition as costs
@@ -23,6 +23,7 @@ from minitrain.pipeline_parallel.schedules import SCHEDULES
 # Choices of a token and capacity factor of each router as it is made by default (chapter 12), and its matrices.
 _ROUTERS = {"noisy_top_k": (2, None, 2), "gshard": (2, 1.0, 1), "switch": (1, 1.25, 1), "expert_choice": (2, 1.0, 1)}
 _ROUTERS |= {"top_k": (2, None, 1), "bias_balanced": (2, None, 1)}
+T = TypeVar("T", int, float)
 _SIMULATED = 60_000  # actions of a schedule that are simulated within a fraction of a second
 
 
@@ -146,12 +147,18 @@ def _stage_times(model: Model, layout: Layout, steps: Steps) -> tuple[work_costs
     return tuple(found)
 
 
-def busy(model: Model, layout: Layout, steps: Steps) -> tuple[int, ...]:
-    """Operations of each pipeline rank in a step."""
-    work = [0] * layout.pp
-    for rank, one in zip(placement(layout), stage_times(model, layout, steps), strict=True):
+def busy(layout: Layout, each: Sequence[tuple[T, T, T]]) -> list[T]:
+    """What each pipeline rank takes in a step, if stages take this long, or so many operations, for one micro-batch."""
+    work: list[Any] = [0] * layout.pp
+    for rank, one in zip(placement(layout), each, strict=True):
         work[rank] += layout.microbatches * sum(one)
-    return tuple(work)
+    return work
+
+
+def layers_on(model: Model, layout: Layout, pp: int) -> int:
+    """Layers of a pipeline rank."""
+    counts = costs.layer_counts(model.sizes.layers, layout.stages)
+    return sum(n for n, rank in zip(counts, placement(layout), strict=True) if rank == pp)
 
 
 def core_forward(model: Model, layout: Layout, steps: Steps) -> int:
@@ -161,9 +168,8 @@ def core_forward(model: Model, layout: Layout, steps: Steps) -> int:
 
 def core(model: Model, layout: Layout, steps: Steps) -> int:
     """Operations of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
-    work = busy(model, layout, steps)
-    counts = costs.layer_counts(model.sizes.layers, layout.stages)
-    own = sum(n for n, rank in zip(counts, placement(layout), strict=True) if rank == work.index(max(work)))
+    work = busy(layout, stage_times(model, layout, steps))
+    own = layers_on(model, layout, work.index(max(work)))
     # Backward does twice what forward does.
     return 3 * layout.microbatches * own * core_forward(model, layout, steps)
 
@@ -198,7 +204,7 @@ def bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
 def _bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
     each = stage_times(model, layout, steps)
     slowest = max(range(len(each)), key=lambda stage: sum(each[stage]))
-    return Bubble(busy(model, layout, steps), span_of(layout, each), _equal_stages(layout), slowest)
+    return Bubble(tuple(busy(layout, each)), span_of(layout, each), _equal_stages(layout), slowest)
 
 
 def least_span(layout: Layout, each: Sequence[Any], work: Sequence[float]) -> float:

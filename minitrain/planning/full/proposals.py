@@ -20,7 +20,6 @@ from minitrain.planning.full import plan_time
 from minitrain.planning.full.time_model import (
     Cluster,
     alone,
-    busy,
     fits,
     least_time,
     most_held,
@@ -151,7 +150,7 @@ def efficiency(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar
 
 def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar) -> str:
     """The largest loss of time, with its share of the step."""
-    once = busy(layout, stage_seconds(model, replace(layout, recompute="none"), steps, cluster))
+    once = plan_time.busy(layout, stage_seconds(model, replace(layout, recompute="none"), steps, cluster))
     waited = min(waited_for(model, layout, steps, cluster), bar.exposed)
     # Of a ring, only those messages count that do not hide behind attention; so do those of dp.
     ring = layout.cp > 1 and layout.cp_mode in ("ring", "zigzag")

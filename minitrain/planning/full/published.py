@@ -125,12 +125,11 @@ def _run(row: dict[str, str]) -> Run:
     zero = 1 if pp > 1 and number("zero") >= 2 else number("zero")
     low, tp, recompute = row["precision"] == "fp8", number("tp"), row["recompute"]
     how = recompute if recompute in ("none", "selective", "full") else "none"
-    layout = Layout(dp, pp, tp, cp=number("cp"), zero=zero, microbatches=batch // (dp * sequences), recompute=how)  # type: ignore[arg-type]
-    layout = replace(layout, sequence_parallel=tp > 1 and row["seq_parallel"] == "True")
     # Only rows of one's own name these two; of the published ones the chunks tell.
     schedule, mode = row.get("schedule") or ("interleaved" if vp > 1 else "1f1b"), row.get("cp_mode") or "zigzag"
     chunks = min(vp, number("layers") // pp) if schedule == "interleaved" else Layout.chunks
-    layout = replace(layout, schedule=schedule, cp_mode=mode, chunks=chunks)  # type: ignore[arg-type]
+    cut, more = tp > 1 and row["seq_parallel"] == "True", {"cp": number("cp"), "cp_mode": mode, "chunks": chunks}
+    layout = Layout(dp, pp, tp, 1, cut, zero, schedule, microbatches=batch // (dp * sequences), recompute=how, **more)  # type: ignore[arg-type]
     sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
     mlp = "swiglu" if row["mlp"] == "swiglu" else "gelu"
     widths = {"kv_heads": number("kv_heads"), "mlp_hidden": number("ffn"), "mlp": mlp}

@@ -19,7 +19,7 @@ performance model, auto-tuner's cost model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from minitrain.costs.roofline import Machine
 from minitrain.costs.time_bar import ADAM, HALF, LOSS, Bar, Reached, overlap
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
+from minitrain.planning.full.plan_time import busy
 from minitrain.planning.plan import Coordinate
 
 WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for a ring's along cp
@@ -154,14 +155,6 @@ def _stage_seconds(model: Model, layout: Layout, steps: Steps, cluster: Cluster)
     return tuple(found)
 
 
-def busy(layout: Layout, each: Sequence[Seconds]) -> list[float]:
-    """Seconds in which each pipeline rank computes in a step."""
-    work = [0.0] * layout.pp
-    for rank, one in zip(plan_time.placement(layout), each, strict=True):
-        work[rank] += layout.microbatches * sum(one)
-    return work
-
-
 def _busiest(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Coordinate:
     work = busy(layout, stage_seconds(model, layout, steps, cluster))
     return Coordinate(pp=work.index(max(work)))
@@ -245,9 +238,7 @@ def _seconds_from(
 
 def _rings(model: Model, layout: Layout, place: Coordinate) -> dict[str, int]:
     """Rings that a rank goes around in a step, along tp and along dp: one for an all-gather, two for an all-reduce."""
-    counts = composition.layer_counts(model.sizes.layers, layout.stages)
-    own = sum(n for n, rank in zip(counts, plan_time.placement(layout), strict=True) if rank == place.pp)
-    m = layout.microbatches
+    own, m = plan_time.layers_on(model, layout, place.pp), layout.microbatches
     # Two all-reduces of a layer in forward and two in backward.
     inside = (8 + 4 * (layout.recompute == "full")) * own * m
     held = plan_time.parameters_of(model, layout)
