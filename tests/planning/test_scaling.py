@@ -57,5 +57,7 @@ def test_published_curves_are_those_of_the_file():
     ratio = float(few["step_s"]) * int(few["gpus"]) / (float(many["step_s"]) * int(many["gpus"]))
     megatron = found["Megatron-LM: 177B, strong"]
     assert megatron[4608] / megatron[96] == pytest.approx(ratio)
+    # As chapter 14 says.
+    assert [f"{megatron[gpus]:.0%}" for gpus in (96, 4608)] == ["73%", "65%"]
     assert [len(each) for each in found.values()] == [3, 2, 10]
     assert all(0.4 < value < 1 for each in found.values() for value in each.values())

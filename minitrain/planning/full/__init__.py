@@ -1,1 +1,1 @@
-"""The planner: the dry run's tables and times, proposals of layouts, the command, published runs, and the game."""
+"""The planner: the dry run, times, proposals, the command, published runs, the curve of scaling, and the game."""
