@@ -30,6 +30,29 @@ MUTATIONS = [
         f"{HOME}.every_kth",
         "operations done again",
     ),
+    # Of a layer only its predecessor is computed again, as if that one's input were kept.
+    Mutation(
+        "minitrain.lessons.recomputation.every_kth.FromTheStart.backward",
+        "ctx.blocks[:number]",
+        "ctx.blocks[number - 1 : number]",
+        f"{HOME}.every_kth",
+        "operations more than in segments",
+    ),
+    # Each layer's input is kept, too.
+    Mutation(
+        f"{THEORY}.recomputation.peak_from_the_start",
+        "segment_input + layer",
+        "2 * segment_input + layer",
+        f"{HOME}.every_kth",
+        "most bytes kept at once",
+    ),
+    Mutation(
+        f"{THEORY}.recomputation.layers_from_the_start",
+        "(layers + 1)",
+        "layers",
+        f"{HOME}.every_kth",
+        "operations more than in segments",
+    ),
     # The gradient of the output for that of the input.
     Mutation(
         f"{HOME}.checkpoint.Recomputed.backward",

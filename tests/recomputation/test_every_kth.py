@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from minitrain.data_parallel import DataParallel
+from minitrain.lessons.recomputation import every_kth as lesson
 from minitrain.recomputation import every_kth as small
 from minitrain.recomputation.full import early_stop, every_kth
 from minitrain.recomputation.full import every_block as full
@@ -128,3 +129,14 @@ def same_gradients(world, k):
 @pytest.mark.parametrize("size", (1, 3))
 def test_small_form_equals_one_device_and_the_full_form(ranks, size, k):
     ranks(size).run(same_gradients, k)
+
+
+def test_from_the_start_has_the_gradients_of_the_plain_chain():
+    torch.manual_seed(0)
+    blocks, found = nn.ModuleList(nn.Linear(3, 3) for _ in range(4)), []
+    for module in (nn.Sequential(*blocks), lesson.InSegments(blocks, lesson.FROM_THE_START)):
+        x = torch.ones(2, 3, requires_grad=True)
+        blocks.zero_grad()
+        module(x).sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in blocks.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
