@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,14 +68,14 @@ class FromTheStart(torch.autograd.Function):
     """The other end: of all blocks only the first input is kept, and backward computes each block from there."""
 
     @staticmethod
-    def forward(ctx: Any, blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    def forward(ctx, blocks: nn.ModuleList, x: Tensor) -> Tensor:
         ctx.blocks = blocks
         ctx.save_for_backward(x)
         return nn.Sequential(*blocks)(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (first,), (gradient,) = ctx.saved_tensors, gradients
+    def backward(ctx, *gradients: Tensor) -> tuple[None, Tensor | None]:
+        (first,), gradient = ctx.saved_tensors, gradients[0]
         for number in reversed(range(len(ctx.blocks))):
             # Autograd is off, so it keeps nothing of the blocks before this one.
             x = nn.Sequential(*ctx.blocks[:number])(first).detach().requires_grad_()
