@@ -46,4 +46,10 @@ MUTATIONS = table(
     ),
     # Every view begins where its memory does.
     ("recomputation.activation_offload.Shelf.get", "offset, shape, stride)", "0, shape, stride)"),
+    by_claim("recomputation.every_kth", "operations more than in segments"),
+    ("lessons.recomputation.every_kth.FromTheStart.backward", "ctx.blocks[:number]", "ctx.blocks[number - 1 : number]"),
+    by_claim("recomputation.every_kth", "most bytes kept at once"),
+    ("costs.recomputation.peak_from_the_start", "segment_input + layer", "2 * segment_input + layer"),
+    by_claim("recomputation.every_kth", "operations more than in segments"),
+    ("costs.recomputation.layers_from_the_start", "(layers + 1)", "layers"),
 )

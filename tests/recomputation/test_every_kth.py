@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.lessons.recomputation import every_kth as lesson
 from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full import every_kth
 from tests.recomputation.models import gpt
@@ -76,3 +77,14 @@ def test_blocks_that_return_more_than_a_tensor_are_refused():
     every_kth.recompute(blocks, 2)
     with pytest.raises(TypeError, match="Pair returns tuple; every_kth needs blocks from a tensor to a tensor"):
         blocks(torch.ones(1))
+
+
+def test_from_the_start_has_the_gradients_of_the_plain_chain():
+    torch.manual_seed(0)
+    blocks, found = nn.ModuleList(nn.Linear(3, 3) for _ in range(4)), []
+    for module in (nn.Sequential(*blocks), lesson.InSegments(blocks, lesson.FROM_THE_START)):
+        x = torch.ones(2, 3, requires_grad=True)
+        blocks.zero_grad()
+        module(x).sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in blocks.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
@@ -16,6 +17,8 @@ from minitrain.models.gpt import GPT
 from minitrain.recomputation import every_kth
 from minitrain.recomputation.full.every_kth import recompute
 
+FROM_THE_START = 0  # in place of k
+
 
 def demo(world: World) -> list[Claim]:
     """Recomputes segments of k layers for many k; the table shows bytes kept, at once too, and which k is best."""
@@ -25,15 +28,23 @@ def demo(world: World) -> list[Claim]:
     lengths, chains = sorted({-(-layers // segments) for segments in range(1, layers + 1)}), {}
     for wide in (1, 4):  # a layer keeps A, so many times its input
         chains[wide] = chain = {k: chain_step(trial, k, wide) for k in lengths}
+        what = "linear layers in segments, k near √L, and all other lengths"
+        at_once = f"most bytes kept at once, {what}; from the start"
         for k, step in sorted(chain.items(), key=lambda each: abs(each[0] - layers**0.5)):
-            case, what = f"A = {wide}I, k = {k}", "linear layers in segments, k near √L, and all other lengths"
+            case = f"A = {wide}I, k = {k}"
             kept = costs.kept_by_segments(layers, k, width)
             rows.add(f"bytes kept after forward, {what}", "⌈L/k⌉ · I", kept, step.kept, case=case)
             peak, formula = costs.peak_of_segments(layers, k, width, wide * width), "max over j of (j − 1)I + kⱼA"
-            rows.add(f"most bytes kept at once, {what}", formula, peak, step.peak, case=case)
+            rows.add(at_once, formula, peak, step.peak, case=case)
+        peak, start = costs.peak_from_the_start(width, wide * width), chain_step(trial, FROM_THE_START, wide)
+        rows.add(at_once, "I + A", peak, start.peak, case=f"A = {wide}I, from the start")
         estimate, found = costs.best_k_estimate(layers, width, wide * width), least(chain)
         what = "best k, linear layers that keep A bytes, of which I are their input"
         rows.add(what, "√(L · I/A)", estimate, found, "1", case=f"A = {wide}I", absolute=0.5)
+    again = (costs.layers_from_the_start(layers) - layers) * 2 * math.prod(widths) * trial.hidden
+    more = chain_operations(trial, FROM_THE_START) - chain_operations(trial, k=1)
+    what, formula = "operations more than in segments, linear layers, from the start", "L(L − 1)/2 · 2bsh²"
+    rows.add(what, formula, again, more, "1", "derived")
 
     gpt = {k: trial.step(in_segments(k)) for k in lengths if k <= 3}
     ways: dict[str, lesson.How] = {"small form": in_segments(2), "full form": lambda gpt: recompute(gpt.blocks, 2)}
@@ -42,7 +53,7 @@ def demo(world: World) -> list[Claim]:
         what, source = "operations done again: the blocks' forward, whatever k is", f"{lesson.KORTHIKANTI}, appendix A"
         rows.add(what, "L(24bsh² + 4bs²h)", again, trial.operations(how) - once, "1", source, case=name)
     lesson.equal(rows, trial, ways)
-    world.figure(lambda: pictures.segments(chains[1], gpt, trial))
+    world.figure(lambda: pictures.segments({0: chain_step(trial, FROM_THE_START)} | chains[1], gpt, trial))
     return rows.claims()
 
 
@@ -52,15 +63,36 @@ def least(steps: dict[int, lesson.Step]) -> int:
     return best[(len(best) - 1) // 2]
 
 
+class FromTheStart(torch.autograd.Function):
+    """The other end: of all blocks only the first input is kept, and backward computes each block from there."""
+
+    @staticmethod
+    def forward(ctx, blocks: nn.ModuleList, x: Tensor) -> Tensor:
+        ctx.blocks = blocks
+        ctx.save_for_backward(x)
+        return nn.Sequential(*blocks)(x)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor) -> tuple[None, Tensor | None]:
+        (first,), gradient = ctx.saved_tensors, gradients[0]
+        for number in reversed(range(len(ctx.blocks))):
+            # Autograd is off, so it keeps nothing of the blocks before this one.
+            x = nn.Sequential(*ctx.blocks[:number])(first).detach().requires_grad_()
+            with torch.enable_grad():
+                ctx.blocks[number](x).backward(gradient)
+            gradient = x.grad
+        return None, gradient
+
+
 class InSegments(nn.Module):
-    """Blocks that are called by the small form."""
+    """Blocks that are called by the small form; k = 0 stands for from the start."""
 
     def __init__(self, blocks: nn.ModuleList, k: int):
         super().__init__()
         self.blocks, self.k = blocks, k
 
     def forward(self, x: Tensor) -> Tensor:
-        return every_kth.run_in_segments(self.blocks, x, self.k)
+        return every_kth.run_in_segments(self.blocks, x, self.k) if self.k else FromTheStart.apply(self.blocks, x)
 
 
 def in_segments(k: int) -> lesson.How:
@@ -80,3 +112,10 @@ def chain_step(trial: lesson.Trial, k: int, wide: int = 1) -> lesson.Step:
         layers = [nn.Sequential(nn.Linear(hidden, inner), nn.Linear(inner, hidden)) for _ in layers]
     x = torch.randn(trial.batch, trial.sequence, hidden, device=trial.world.device, requires_grad=True)
     return lesson.measure(InSegments(nn.ModuleList(layers).to(x.device), k), x)
+
+
+def chain_operations(trial: lesson.Trial, k: int) -> int:
+    """Operations of such a step, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        chain_step(trial, k)
+    return counter.get_total_flops()
