@@ -4,6 +4,8 @@ from tests.mutations import Mutation
 
 HOME = "minitrain.recommender"
 THEORY = "minitrain.costs"
+LATE = f"{HOME}.asynchronous"
+TABLE = f"{LATE}.AsynchronousTable"
 
 MUTATIONS = [
     # Ids share rows, as with the hashing trick.
@@ -38,4 +40,28 @@ MUTATIONS = [
         f"{HOME}.hybrid",
         "AUC reached in 64 steps, expected over labels, beside the best without",
     ),
+    # The rows of the newest batch that was fetched, not of the oldest.
+    Mutation(
+        f"{TABLE}.take", "popleft()", "pop()", LATE, ("distance of rows and dense part", "loss on new impressions")
+    ),
+    # A step too early.
+    Mutation(f"{LATE}.train", "table.staleness + 1", "table.staleness + 2", LATE, "updates that rows missed in"),
+    # The sum over ranks.
+    Mutation(f"{TABLE}.apply", "-self.lr / self.ranks", "-self.lr", LATE, "distance of rows and dense part"),
+    # Updates are not counted.
+    Mutation(
+        f"{TABLE}.apply",
+        "+= 1",
+        "+= 0",
+        LATE,
+        ("updates that rows missed in", "updates that a row missed on average, the 3 most"),
+    ),
+    # One batch's ids for those of all ranks; all-reduces that cost nothing, or hide nothing.
+    Mutation(
+        f"{THEORY}.staleness.missed_updates", "batch * ranks", "batch", LATE, "updates that a row missed on average"
+    ),
+    Mutation(
+        f"{THEORY}.staleness.hybrid_seconds", "(compute + reduce)", "compute", LATE, "time of 12 steps, s = 1 or 2"
+    ),
+    Mutation(f"{THEORY}.staleness.hybrid_seconds", "max(reduce,", "min(reduce,", LATE, "time of 12 steps, s = 0"),
 ]
