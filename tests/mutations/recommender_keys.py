@@ -6,6 +6,7 @@ HOME = "minitrain.recommender"
 THEORY = "minitrain.costs"
 LATE = f"{HOME}.asynchronous"
 TABLE = f"{LATE}.AsynchronousTable"
+MISSED = "updates that a row missed on average"
 
 MUTATIONS = [
     # Ids share rows, as with the hashing trick.
@@ -45,7 +46,7 @@ MUTATIONS = [
         f"{TABLE}.take", "popleft()", "pop()", LATE, ("distance of rows and dense part", "loss on new impressions")
     ),
     # A step too early.
-    Mutation(f"{LATE}.train", "table.staleness + 1", "table.staleness + 2", LATE, "updates that rows missed in"),
+    Mutation(f"{LATE}.train", "table.staleness + 1", "table.staleness + 2", LATE, f"{MISSED}, the 3 most"),
     # The sum over ranks.
     Mutation(f"{TABLE}.apply", "-self.lr / self.ranks", "-self.lr", LATE, "distance of rows and dense part"),
     # Updates are not counted.
@@ -54,12 +55,10 @@ MUTATIONS = [
         "+= 1",
         "+= 0",
         LATE,
-        ("updates that rows missed in", "updates that a row missed on average, the 3 most"),
+        (f"{MISSED}, the 3 most", f"{MISSED}, the 900 rarest"),
     ),
     # One batch's ids for those of all ranks; all-reduces that cost nothing, or hide nothing.
-    Mutation(
-        f"{THEORY}.staleness.missed_updates", "batch * ranks", "batch", LATE, "updates that a row missed on average"
-    ),
+    Mutation(f"{THEORY}.staleness.missed_updates", "batch * ranks", "batch", LATE, f"{MISSED}, the 900 rarest"),
     Mutation(
         f"{THEORY}.staleness.hybrid_seconds", "(compute + reduce)", "compute", LATE, "time of 12 steps, s = 1 or 2"
     ),

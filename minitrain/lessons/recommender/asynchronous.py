@@ -55,8 +55,6 @@ def demo(world: World) -> list[Claim]:
 
     table, _, stale_loss = clicks(groups, data, STALE, LONGER)
     numbers, missed = (torch.cat(gather_objects(torch.cat(each))) for each in zip(*table.missed, strict=True))
-    what = f"updates that rows missed in {LONGER} steps, s = {STALE}"
-    rows.add(what, "Σ batches with the id in s steps", counted(data, n), int(missed.sum()), "updates", SOURCE)
     for name, low, high in (("the 3 most frequent", 0, 3), ("the 900 rarest", IDS - 900, IDS)):
         mine = missed[(numbers % IDS >= low) & (numbers % IDS < high)]
         predicted = costs.missed_updates(zipf(IDS, SKEW)[low:high], BATCH, n, STALE, LONGER)
@@ -104,16 +102,6 @@ def on_one_device(data: Clicks, ranks: int, staleness: int) -> list[Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     return [versions[-1], *model.parameters()]
-
-
-def counted(data: Clicks, ranks: int) -> int:
-    """By the batches alone: for each rank's distinct ids, in how many of the last steps some rank had the id, too."""
-    whole = [ids_of(data, data.batch(step, BATCH * ranks)) for step in range(LONGER)]
-    there, total = [set(ids.flatten().tolist()) for ids in whole], 0
-    for step, ids in enumerate(whole):
-        fetched = [key for part in ids.chunk(ranks) for key in set(part.flatten().tolist())]
-        total += sum(key in before for before in there[max(0, step - STALE) : step] for key in fetched)
-    return total
 
 
 def first_rows(ranks: int) -> Tensor:
