@@ -46,3 +46,28 @@ def bytes_served(pulls: int, pushes: int, trained: int, other: int, workers: int
     `trained`: those of the parameters that are trained; `other`: of the rest, which comes with a worker's first pull.
     """
     return pulls * trained + workers * other, pushes * trained
+
+
+def missed_updates(frequencies: Sequence[float], batch: int, ranks: int, staleness: int, steps: int) -> float:
+    """s (1 − (1−p)^D): updates that a fetched row misses, D ids being drawn in a step by all ranks; the mean over ids.
+
+    An id counts as often as it is fetched, with 1 − (1−p)^batch by each rank. The first s steps miss fewer.
+    """
+    lag = sum(min(step, staleness) for step in range(steps)) / steps
+    fetched = [1 - (1 - p) ** batch for p in frequencies]
+    updated = [1 - (1 - p) ** (batch * ranks) for p in frequencies]
+    return lag * sum(a * b for a, b in zip(fetched, updated, strict=True)) / sum(fetched)
+
+
+def hybrid_seconds(
+    steps: int, staleness: int, compute: float, reduce: float, fetch: float, push: float
+) -> tuple[str, float]:
+    """Formula and time of T steps, of which each computes for C, all-reduces for R, fetches for F and pushes for P.
+
+    With s = 0, rows are fetched after the last step's push, during its all-reduce. With s > 0 they are there in time.
+    """
+    if staleness == 0:
+        seconds = fetch + steps * compute + (steps - 1) * max(reduce, push + fetch) + reduce
+        return "F + T C + (T−1) max(R, F + P) + R", seconds
+    assert fetch + push <= compute + reduce, "the table's links set the pace"
+    return "F + T (C + R)", fetch + steps * (compute + reduce)

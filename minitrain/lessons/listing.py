@@ -46,7 +46,7 @@ CHAPTERS = {
     "craft": "loss_by_source probes spikes rewind schedules first_difference engine",
     "trainer": "trainer",
     "parameter_server": "synchronous asynchronous",
-    "recommender": "embedding hybrid serving",
+    "recommender": "embedding hybrid asynchronous serving",
     "inference": "kv_cache latent_attention pipeline_decode",
 }
 NUMBERS = {name: f"{number:02}" for number, name in enumerate(each for each in CHAPTERS if each != "trainer")}
@@ -103,7 +103,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "resilience": "elastic exit_codes first_failure heartbeat ordered_sum pairs regroup stuck supervisor",
     "craft": "engine first_difference",
     "trainer": "trainer",
-    "recommender": "serving",
+    "recommender": "asynchronous serving",
     "inference": "latent_attention",
 }
 

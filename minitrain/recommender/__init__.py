@@ -1,7 +1,8 @@
 """Chapter 19, recommender: embedding tables too large for one machine, trained by servers and workers.
 
-`tables` hold rows by key, `embedding` serves them sparsely, `hybrid` joins them with a data-parallel dense part, and
-`click` is a click model to train with both. `serving` brings rows to processes that answer while training goes on.
+`tables` hold rows by key, `embedding` serves them sparsely, `hybrid` joins them with a data-parallel dense part,
+`asynchronous` lets them lag behind it, and `click` is a click model to train with all of these. `serving` brings rows
+to processes that answer while training goes on.
 What is not here: hot and cold embeddings, caches of tables on a GPU, and TorchRec's planner.
 """
 

@@ -19,4 +19,22 @@ MUTATIONS = table(
     by_claim("recommender.hybrid", "AUC reached in 64 steps, expected over labels, beside the best without"),
     # Uphill.
     ("recommender.hybrid.HybridTables.push", "total / self.ranks)", "-total / self.ranks)"),
+    by_claim("recommender.asynchronous", "distance of rows and dense part", "loss on new impressions"),
+    ("recommender.asynchronous.AsynchronousTable.take", "popleft()", "pop()"),
+    by_claim("recommender.asynchronous", "updates that a row missed on average, the 3 most"),
+    ("recommender.asynchronous.train", "table.staleness + 1", "table.staleness + 2"),
+    by_claim("recommender.asynchronous", "distance of rows and dense part"),
+    ("recommender.asynchronous.AsynchronousTable.apply", "-self.lr / self.ranks", "-self.lr"),
+    by_claim(
+        "recommender.asynchronous",
+        "updates that a row missed on average, the 3 most",
+        "updates that a row missed on average, the 900 rarest",
+    ),
+    ("recommender.asynchronous.AsynchronousTable.apply", "+= 1", "+= 0"),
+    by_claim("recommender.asynchronous", "updates that a row missed on average, the 900 rarest"),
+    ("costs.staleness.missed_updates", "batch * ranks", "batch"),
+    by_claim("recommender.asynchronous", "time of 12 steps, s = 1 or 2"),
+    ("costs.staleness.hybrid_seconds", "(compute + reduce)", "compute"),
+    by_claim("recommender.asynchronous", "time of 12 steps, s = 0"),
+    ("costs.staleness.hybrid_seconds", "max(reduce,", "min(reduce,"),
 )

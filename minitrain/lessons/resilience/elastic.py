@@ -79,7 +79,8 @@ class Member:
             self.done, self.weights, self.momentum = self.saved
         generation, self.group = self.meeting.join(self.done), self.groups[number]
         self.ranks.append((generation.rank, rank_and_size(self.group)[0]))
-        source = dist.get_group_rank(self.group or dist.group.WORLD, int(generation.members[0]))
+        assert self.group is not None
+        source = dist.get_group_rank(self.group, int(generation.members[0]))
         state = torch.tensor([self.done]), self.weights.clone(), self.momentum.clone()
         for tensor in state:
             # Newcomers need it; so would a member that lost the last step to a rank's death.
