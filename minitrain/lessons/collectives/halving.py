@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch.distributed as dist
+
 from minitrain.collectives import halving
 from minitrain.comm import World
+from minitrain.comm.groups import new_group
 from minitrain.comm.messages import Group
 from minitrain.costs import communication as costs
 from minitrain.lessons.collectives import common as lesson
-from minitrain.lessons.data_parallel.common import neighbors
 from minitrain.lessons.rows import Claim, Rows
 
 
@@ -29,5 +31,8 @@ def demo(world: World) -> list[Claim]:
 
 def powers_of_two(world: World) -> dict[str, Group]:
     """Everyone, if they are a power of two, and ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
+    pairs = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
+    pair = pairs[world.rank // 2]
+    assert isinstance(pair, dist.ProcessGroup)
     everyone: dict[str, Group] = {f"{world.size} ranks": None}
-    return {**(everyone if world.size & (world.size - 1) == 0 else {}), "two ranks": neighbors(world)}
+    return {**(everyone if world.size & (world.size - 1) == 0 else {}), "two ranks": pair}
