@@ -138,11 +138,6 @@ def as_pulled(trace: Trace, versions: list[Tensor]) -> list[asynchronous.Update]
     return found
 
 
-def replayed(world: World, roles: Roles, updates: list[asynchronous.Update]) -> Tensor:
-    """The parameters to which one device comes by a server's log."""
-    return versions_of(world, roles, updates)[-1]
-
-
 def versions_of(world: World, roles: Roles, updates: list[asynchronous.Update]) -> list[Tensor]:
     """The parameters that one device has at first, and after each update of a server's log.
 
@@ -176,5 +171,5 @@ def with_a_death(world: World, roles: Roles, staleness: int, dies: int, steps: i
     rows.add(f"{run}updates of the others", "(n−1) · steps", all_others, others, "1")
     rows.add(f"{run}updates applied twice", "0", 0, twice, "1")
     what = f"{run}parameters that differ from the log's, replayed on one device"
-    rows.equal(what, replayed(world, roles, trace.updates), trace.parameters)
+    rows.equal(what, versions_of(world, roles, trace.updates)[-1], trace.parameters)
     return rows.claims()
