@@ -37,7 +37,6 @@ MUTATIONS = table(
     ("data_parallel.full.accumulation.accumulate", "model.ranks / total", "1 / total"),
     ("data_parallel.full.accumulation.accumulate", "loss.detach() / total", "loss.detach() / count(micro_batch)"),
     by_test("tests/data_parallel/test_accumulation.py::test_linear_scaling", "the lesson steps with no rate"),
-    ("data_parallel.full.accumulation.scaled_learning_rate", "* batch / base_batch", "* (batch / base_batch) ** 0.5"),
     by_test("tests/data_parallel/test_accumulation.py::test_a_batch_without_targets_is_refused", SMALL_FORM),
     ("data_parallel.full.accumulation.accumulate", "if not total", "if not micro_batches"),
     by_claim("data_parallel.local_sgd", "H = 1: largest difference"),

@@ -119,7 +119,11 @@ MUTATIONS = table(
     ("roofline.fusion.fused", "F.gelu(tile + bias), kept", "F.gelu(tile + bias) * kept, torch.ones_like(kept)"),
     by_claim("roofline.fusion", "elements that differ"),
     ("roofline.fusion.fused", "F.gelu(tile + bias)", "F.gelu(tile) + bias"),
-    by_claim("roofline.fusion", "bytes moved by bias, GELU"),
+    by_claim(
+        "roofline.fusion",
+        "bytes moved by bias, GELU and dropout, one after the other",
+        "bytes moved by bias, GELU and dropout, fused",
+    ),
     ("roofline.fusion.Moved.__torch_dispatch__", "(*args, result)", "(result,)"),
     ("roofline.fusion.Moved.__torch_dispatch__", "not func.is_view and", ""),
     ("costs.roofline.bias_gelu_dropout", "3 if fused", "2 if fused"),

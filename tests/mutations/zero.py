@@ -144,6 +144,8 @@ MUTATIONS = table(
     ("checkpointing.full.manifest.damage", "elif checksum(path / name) != expected:", "elif False:"),
     by_claim("checkpointing.checkpoint", "elements changed from each"),
     ("checkpointing.full.shards.flat_shards", "offset += elements", "offset = elements"),
+    by_claim("zero.step_in_backward", "most bytes of gradients at once, stepped after"),
+    ("lessons.zero.step_in_backward.chain", "bias=False", "bias=True"),
     by_claim("zero.step_in_backward", "most bytes of gradients at once, stepped inside"),
     ("zero.step_in_backward.StepInBackward.arrive", "parameter.grad = None", "pass"),
     by_claim("zero.step_in_backward", "weights that differ after 3 steps", "layers already stepped"),
