@@ -125,6 +125,7 @@ MUTATIONS = table(
         "bytes moved by bias, GELU and dropout, fused",
     ),
     ("roofline.fusion.Moved.__torch_dispatch__", "(*args, result)", "(result,)"),
+    by_claim("roofline.fusion", "bytes moved by bias, GELU and dropout, fused"),
     ("roofline.fusion.Moved.__torch_dispatch__", "not func.is_view and", ""),
     ("costs.roofline.bias_gelu_dropout", "3 if fused", "2 if fused"),
 )
