@@ -15,6 +15,7 @@ WORDS = {
     "calculator": "memory-calculator fits-on GPU days",
     "which": "which-parallelism decision",
     "explorer": "pipeline-explorer schedules",
+    "player": "step-through animation visualization debugger",
     "claims/index": "claims measured predicted formulas",
     "tutorials/matrix_product": "send receive deadlock point-to-point",
     "tutorials/collectives": "allreduce all-reduce all-gather allgather reduce-scatter broadcast ring tree",
@@ -46,11 +47,25 @@ LEFT_OUT = (
     "tutorials/solutions/",
     "reference/index",  # says of each module what its page says
     "reference/costs",
-    # What `Ranks` does behind the scenes.
+    # What `Ranks`, the player and the planner do behind the scenes.
+    "reference/planning/full",
+    "reference/player",
+    "reference/watch",
     *(f"reference/ranks/{name}" for name in ("failures", "forkserver", "output", "places", "processes", "worker")),
     "claims/",
 )
-FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer", "calculator", "which", "claims/index")
+FIRST = (
+    "tutorials/",
+    "glossary",
+    "running",
+    "training",
+    "index",
+    "explorer",
+    "player",
+    "calculator",
+    "which",
+    "claims/index",
+)
 
 
 def settings(uri: str) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Rendezvous:
     Args:
         store: A `TCPStore` that all processes reach.
         name: Of this process, another one for each.
-        least, most: Members of a generation.
+        least: Members that a generation needs.
+        most: Members that it may have.
         last_call: Seconds that are left to come once the least are there; at the most it ends at once.
         patience: Seconds after which waiting is a TimeoutError.
     """

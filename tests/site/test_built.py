@@ -92,7 +92,10 @@ def test_every_link_leads_somewhere(elements):
 
 
 def test_the_menus_lead_to_every_page(site, elements):
-    """Each page's menu has its own section and links to the others; solutions are reached from their notebooks only."""
+    """Each page's menu has its own section and links to the others.
+
+    Solutions are reached from their notebooks only, and recordings from the player's page.
+    """
     found, waiting = set(), [site / "index.html"]
     while waiting:
         page = waiting.pop()
@@ -102,7 +105,15 @@ def test_the_menus_lead_to_every_page(site, elements):
                 if tag == "a" and {"md-nav__link", "md-tabs__link"} & set((attributes.get("class") or "").split()):
                     waiting.append(target_of(page, attributes["href"] or ""))
     left = {page.relative_to(site).parent for page in set(elements) - found}
-    assert {page for page in left if page.parts[:2] != ("tutorials", "solutions")} == {Path(".")}  # 404.html
+    assert left == {Path(".")} | {page for page in left if page.parts[:2] == ("tutorials", "solutions")} | {
+        Path("plays")
+    }
+    linked = {
+        target_of(site / "player" / "index.html", a["href"] or "")
+        for tag, a in elements[site / "player" / "index.html"].tags
+        if tag == "a" and "href" in a
+    }
+    assert set((site / "plays").glob("*.html")) <= linked
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

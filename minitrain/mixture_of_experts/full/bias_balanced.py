@@ -29,8 +29,9 @@ from minitrain.mixture_of_experts.full.routing import Routing, counted
 class BiasBalanced(Router):
     """Top k of sigmoids, to which a bias of each expert is added only to choose.
 
+    `hidden`, `experts`, `choices` and `layer` are those of `Router`.
+
     Args:
-        hidden, experts, choices, layer: As for `Router`.
         speed: u, by which `update` changes a bias.
         scale: The sum of a token's gates; DeepSeek-V3 has 2.5 for 8 of 256 experts.
 

@@ -24,8 +24,9 @@ from minitrain.mixture_of_experts.full.routing import Routing
 class ExpertChoice(Router):
     """Each expert's best tokens.
 
+    `hidden`, `experts` and `layer` are those of `Router`.
+
     Args:
-        hidden, experts, layer: As for `Router`.
         capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
         most: b, the cap: how many experts a token has at most. None: any number.
 

@@ -22,8 +22,9 @@ from minitrain.mixture_of_experts.full.routing import Routing
 class GShard(Router):
     """Top 2 with capacity.
 
+    `hidden`, `experts` and `layer` are those of `Router`.
+
     Args:
-        hidden, experts, layer: As for `Router`.
         capacity_factor: An expert has ⌊factor · 2 · tokens/experts⌋ places in each group; None: no limit. In evaluation
             there is none.
         loss_factor: k, of the auxiliary loss.

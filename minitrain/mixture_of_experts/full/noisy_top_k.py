@@ -22,8 +22,9 @@ from minitrain.models.counter_rng import normal
 class NoisyTopK(Router):
     """Top k of noisy scores; noise is off in evaluation.
 
+    `hidden`, `experts`, `choices` and `layer` are those of `Router`.
+
     Args:
-        hidden, experts, choices, layer: As for `Router`.
         importance_factor: w of the loss on sums of weights.
         load_factor: w of the loss on numbers of tokens.
 

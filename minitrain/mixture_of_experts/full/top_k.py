@@ -25,8 +25,9 @@ from minitrain.mixture_of_experts.z_loss import z_loss
 class TopK(Router):
     """The k most probable experts.
 
+    `hidden`, `experts`, `choices` and `layer` are those of `Router`.
+
     Args:
-        hidden, experts, choices, layer: As for `Router`.
         loss_factor: Of the balancing loss, which is k times this factor at balance.
         z_factor: Of the loss on logits.
         normalize: Divide the weights of a token's choices by their sum. Otherwise they are probabilities, as in Switch.
