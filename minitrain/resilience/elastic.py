@@ -9,7 +9,7 @@ at the generation that runs; between two steps its members look, and go on to th
 checkpoint. Elastic Horovod (Horovod's user guide, "Elastic Horovod"): in place, as here, rank 0 broadcasts its state.
 **Sent.** A few short values through the store; per generation the state from rank 0; per step one byte, the look.
 **Cost.** The last call, in which nobody trains. The store must outlive the members, so it belongs to a process that
-does not train.
+does not train. `form` makes worlds of gloo.
 Also called rendezvous, membership, agent and store (torchelastic), driver (Horovod).
 """
 
@@ -87,11 +87,12 @@ class Rendezvous:
             time.sleep(0.005)
         return tickets
 
-    def newcomers(self, group: Group = None) -> bool:
+    def newcomers(self, group: Group = None, device: str | torch.device = "cpu") -> bool:
         """Whether others wait and there is room; rank 0 looks, so that all members hear the same at the same step."""
         assert self.now, "join first"
         size = len(self.now.members)
-        found = torch.tensor(size < self.most and self.came(self.now.number, 0, 0.0) > size)
+        # On the device whose tensors the group carries.
+        found = torch.tensor(size < self.most and self.came(self.now.number, 0, 0.0) > size, device=device)
         # Had each looked by itself, some might go on a step and wait for those who do not.
         return bool(broadcast(found, 0, group).wait())
 

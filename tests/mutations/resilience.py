@@ -126,7 +126,7 @@ MUTATIONS = table(
     ),
     ("resilience.elastic.Rendezvous.join", "[-steps,", "[steps,"),
     by_claim("resilience.elastic", "steps that rank 0 computes in all, where a change is dealt with by a restart"),
-    ("resilience.elastic.Rendezvous.newcomers", "> size)", "> size + 1)"),
+    ("resilience.elastic.Rendezvous.newcomers", "> size,", "> size + 1,"),
     by_claim("resilience.elastic", "losses that differ", "elements of the weights"),
     ("resilience.ordered_sum.ordered_sum", "in gradients:", "in gradients[::-1]:"),
     by_test(

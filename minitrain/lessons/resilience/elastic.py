@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,7 +40,7 @@ def demo(world: World) -> list[Claim]:
         for way, formula in ways.items():
             rows.needs(2, steps.format(way), formula)
         return rows.claims()
-    alone = Member()
+    alone = Member(world.device)
     alone.train(STEPS)
     for way, formula in ways.items():
         with world.timed(f"a training with two changes, {way}"):
@@ -64,10 +65,10 @@ class Member:
         ranks: This rank's number in each generation, and in the group of its members.
     """
 
-    def __init__(self, meeting: Rendezvous | None = None, groups: Sequence[Group] = ()):
-        self.meeting, self.groups = meeting, groups
+    def __init__(self, device: torch.device, meeting: Rendezvous | None = None, groups: Sequence[Any] = ()):
+        self.device, self.meeting, self.groups = device, meeting, groups
         self.group: Group = None
-        self.done, self.weights = 0, training.weights(torch.device("cpu"))
+        self.done, self.weights = 0, training.weights(device)
         self.momentum = torch.zeros_like(self.weights)
         self.saved = self.done, self.weights, self.momentum
         self.losses, self.versions, self.ranks = list[tuple[int, float]](), [self.weights], list[tuple[int, int]]()
@@ -81,7 +82,7 @@ class Member:
         self.ranks.append((generation.rank, rank_and_size(self.group)[0]))
         assert self.group is not None
         source = dist.get_group_rank(self.group, int(generation.members[0]))
-        state = torch.tensor([self.done]), self.weights.clone(), self.momentum.clone()
+        state = torch.tensor([self.done], device=self.device), self.weights.clone(), self.momentum.clone()
         for tensor in state:
             # Newcomers need it; so would a member that lost the last step to a rank's death.
             broadcast(tensor, source, self.group).wait()
@@ -89,7 +90,7 @@ class Member:
 
     def train(self, until: int) -> None:
         """Train until so many steps are done, or a newcomer waits."""
-        while self.done < until and not (self.meeting and self.meeting.newcomers(self.group)):
+        while self.done < until and not (self.meeting and self.meeting.newcomers(self.group, self.device)):
             rank, ranks = rank_and_size(self.group) if self.meeting else (0, 1)
             each_loss = (training.loss_of(self.weights, self.done, each) for each in range(MICRO_BATCHES))
             self.losses.append((self.done, float(sum(each_loss))))
@@ -119,7 +120,7 @@ def take_part(world: World, restarts: bool = False) -> Member:
     keeper, address = Board.keep(world.local_size == world.size) if world.rank == 0 else (None, None)
     store = dist.TCPStore(*gather_objects(address)[0], is_master=False, wait_for_workers=False)
     meeting = Rendezvous(store, f"{world.rank:05}", world.size - 1, world.size, last_call=0.02, patience=PATIENCE)
-    member = Member(meeting, groups)
+    member = Member(world.device, meeting, groups)
     if world.rank < world.size - 1:
         member.join(0, restarts)
         member.train(JOINS)
