@@ -39,7 +39,8 @@ def test_help_shows_what_is_set_often_and_the_rest_on_demand(tmp_path, monkeypat
     groups = {each.name: each.default for each in fields(command.Command) if each.name != "config"}
     names = {name: [each.name.replace("_", "-") for each in fields(group)] for name, group in groups.items()}
     assert shown("--help", "all")[1] == ["help", "config", *sum(names.values(), [])]
-    file = str(written(tmp_path, "[run]\nkeep = 7\nname = 'mine'\n"))
+    monkeypatch.chdir(tmp_path)  # the default of --config is its path, which may take two lines
+    file = written(tmp_path, "[run]\nkeep = 7\nname = 'mine'\n").name
     text, options = shown("--config", file, "-h", "run")
     assert options == ["help", *names["run"]] and "keep. (default: 7)" in text
     text, options = shown("--config", file, "--help")
