@@ -126,7 +126,7 @@ def test_ranks_that_die_while_they_start_are_started_again(capfd, tmp_path):
         server.process.send_signal(signal.SIGSTOP)
         Timer(0.2, server.process.kill).start()
         # The request waits in the socket when the process that should have read it dies.
-        return server.start(0, Plan(1, "cpu", 60.0, False, None, str(tmp_path), {}, [], str(tmp_path)))
+        return server.start(0, Plan({}, str(tmp_path), {}, [], str(tmp_path)))
 
     assert supervise(start, lambda ranks, settings, failed: int(failed is None), settings) == 0
     assert "restart 1: the process that imports torch for the ranks ended" in capfd.readouterr().err
