@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from minitrain.composition.settings import ContextMode, Layout, Model
+from minitrain.composition.layout_settings import ContextMode
+from minitrain.composition.settings import Layout, Model
 from tests.composition.test_step import SCHEDULES, check
 from tests.models import kinds
 
