@@ -43,7 +43,7 @@ class Play:
 
     @property
     def uri(self) -> str:
-        """Where its page stands in the site."""
+        """Where its page is in the site."""
         return f"plays/{self.file.stem}.html"
 
     @property

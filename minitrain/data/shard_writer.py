@@ -1,4 +1,4 @@
-"""Writes the shards of a prepared folder, one by one, each by any process: the same bytes whoever writes it, and when.
+"""Writes the shards of a prepared folder, one by one, by any process and in any order: the bytes are the same.
 
 A shard has some pieces of files. Of each split it becomes a file of tokens and one of documents' ends, which get their
 names when they are complete; a record, written last, says that the shard exists.

@@ -130,7 +130,7 @@ class Memory(Mode):
 
 def listed(tensor: Tensor) -> list:
     """The elements of a tensor; None for those that nobody has written (see `Recorder`)."""
-    # Not by the checks' guard of memory in flight: what may be written just now is left out by whoever calls this.
+    # Not by the checks' guard of memory in flight: what may be written just now is left out by the caller.
     read = getattr(Tensor.tolist, "__wrapped__", Tensor.tolist)
     with torch.no_grad(), _disable_current_modes():
         return [plain(each) for each in read(tensor.detach().flatten())]

@@ -71,7 +71,7 @@ class Rendezvous:
             self.read(f"{number}/1")
 
     def close(self, number: int) -> None:
-        """Wait for the others and write down who is in; whoever comes afterwards has a ticket too high."""
+        """Wait for the others and write down who is in; one that comes afterwards has a ticket too high."""
         if (came := self.came(number, self.least, self.patience)) < self.least:
             raise TimeoutError(f"generation {number}: {came} of at least {self.least} came in {self.patience} s")
         # The last call: one member more is worth a little patience.
@@ -97,7 +97,7 @@ class Rendezvous:
         return bool(broadcast(found, 0, group).wait())
 
     def read(self, key: str) -> bytes:
-        """A value of the store, when it is there."""
+        """A value of the store, once it has been written."""
         try:
             self.store.wait([key], timedelta(seconds=self.patience))
         except dist.DistStoreError:

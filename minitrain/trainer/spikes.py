@@ -94,7 +94,7 @@ class SpikeWatch:
 
 
 def answered(trainer: Trainer, report: Report) -> bool:
-    """Write down what was in a spike, and do what was asked for; whether this step is not to count."""
+    """Write down what was in a spike, and do what `on_spike` says; returns whether this step does not count."""
     watch = trainer.spikes
     assert watch is not None
     step, batch = trainer.done + 1, trainer.settings.steps.batch

@@ -79,7 +79,7 @@ def test_too_few_and_a_training_that_has_ended_are_clear_errors():
 
 
 def member(world, port, name, comes, dies):
-    """A process that knows the store and nobody else: it trains with whoever is there, and says what it has seen."""
+    """A process that knows only the store: it trains with the members that it finds, and says what it has seen."""
     dist.destroy_process_group()
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     meeting = door(store, name, last_call=1.0)
