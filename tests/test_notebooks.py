@@ -139,9 +139,9 @@ def test_what_does_not_hold_is_refused(build):
 
 @all_notebooks
 def test_durations_are_worked_out(name, notebook, build):
-    said = int(build.TAKES.search(notebook.cells[0].source)[2])
-    assert said == build.minutes(notebook)
-    assert said <= build.LONGEST
+    said = build.TAKES.search(notebook.cells[0].source)
+    assert int(said[2]) == build.minutes(notebook) <= build.LONGEST
+    assert int(said[4]) == build.exercise_minutes(notebook) > 0
 
 
 @all_notebooks

@@ -57,13 +57,17 @@ PACE = {
     "lines of code": 4.0,
     "printed lines": 1.5,
     "rows": 5.0,
+    "predictions": 40.0,
+    "pictures": 20.0,
 }  # seconds that a reader takes for one
 # Characters of a line of code, without spaces: how code is wrapped makes no difference.
 LINE = 42
-LONGEST = 35  # minutes that a chapter may take without its exercises
-# Parts that do not count in how long a notebook takes to read.
-LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")
-TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
+LONGEST = 45  # minutes that a chapter may take without its exercises
+# Minutes for an exercise, and for one in which something is built.
+EXERCISE, BUILT = 8, 20
+TAKES = re.compile(
+    r"(\*\*Takes\*\* about )(\d+)( minutes), and (?:about )?(\d+)( (?:more )?for its)"
+)
 SECONDS = 60  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # The tag of cells that show a text which Python ships, another in each release.
@@ -79,6 +83,7 @@ ROUNDED = re.compile(r"\| 0 ± (\d\S*) \| (\d[^\s\u00a0]*)")
 # A distance that is rounding alone, such as 4e-15: its size depends on the processor.
 TINY = re.compile(r"\b\d(?:\.\d+)?e-1\d\b")
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+EXERCISES = re.compile(r"#{3,5} (?:Exercise )?\d+[.:] ")
 WORD = re.compile(r"[^\W_][\w'’-]*")
 PICTURE = "image/svg+xml"
 COORDINATE = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -239,7 +244,8 @@ def execute(notebook: Any, name: str) -> Any:
         if cell.cell_type == "code":
             cell.outputs = [tidy(output) for output in joined(cell.outputs)]
     notebook.cells[0].source = TAKES.sub(
-        rf"\g<1>{minutes(notebook)}\g<3>", notebook.cells[0].source
+        rf"\g<1>{minutes(notebook)}\g<3>, and {exercise_minutes(notebook)}\g<5>",
+        notebook.cells[0].source,
     )
     notebook.metadata = nbformat.from_dict(
         {"kernelspec": KERNEL, "language_info": {"name": "python"}}
@@ -320,16 +326,15 @@ def written(notebook: Any) -> str:
 
 def reading(notebook: Any) -> dict[str, int]:
     """What a reader meets: words of prose, lines of code and of output that are shown,
-    and rows of tables.
+    rows of tables, predictions to make and pictures to look at.
 
-    Exercises are left out, and so are *In the wild* and *Sources*, which are there to
-    be looked up.
+    Exercises are left out: their time is told next to it.
     """
     met: dict[str, float] = dict.fromkeys(PACE, 0)
     cells, left_out = notebook.cells, False
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
         if cell.source.startswith("## "):
-            left_out = cell.source.startswith(LEFT_OUT)
+            left_out = cell.source.startswith("## Exercises")
         exercise = (
             {"exercise", "check", "solution"} & set(tags(cell))
             or after
@@ -339,6 +344,7 @@ def reading(notebook: Any) -> dict[str, int]:
             continue
         if cell.cell_type == "markdown":
             lines = cell.source.splitlines()
+            met["predictions"] += cell.source.count("**Predict")
             # The rule under the heads is none.
             met["rows"] += max(0, sum(line.startswith("|") for line in lines) - 1)
             met["words"] += sum(
@@ -348,6 +354,9 @@ def reading(notebook: Any) -> dict[str, int]:
         if "hide-input" not in tags(cell):
             met["lines of code"] += len("".join(cell.source.split())) / LINE
         for output in cell.outputs if "hide-output" not in tags(cell) else ():
+            met["pictures"] += any(
+                kind.startswith("image/") for kind in output.get("data", {})
+            )
             met[
                 (
                     "rows"
@@ -377,13 +386,28 @@ def minutes(notebook: Any) -> int:
     )
 
 
+def exercise_minutes(notebook: Any) -> int:
+    """How long its exercises take, those who build something more."""
+    heads = [
+        line
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if EXERCISES.match(line)
+    ]
+    return sum(BUILT if "build it" in head.lower() else EXERCISE for head in heads)
+
+
 def durations(paths: list[Path]) -> int:
     """Show how long notebooks take to read."""
-    table = Table("notebook", *PACE, "minutes")
+    table = Table("notebook", *PACE, "minutes", "exercises")
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
         table.add_row(
-            path.stem, *map(str, reading(notebook).values()), str(minutes(notebook))
+            path.stem,
+            *map(str, reading(notebook).values()),
+            str(minutes(notebook)),
+            str(exercise_minutes(notebook)),
         )
     Console().print(table)
     return 0

@@ -1,7 +1,7 @@
 // What the calculator draws: bars of memory and of time, with one color for each kind.
 
-export const BYTES = { "parameters": "#0072b2", "gradients": "#e69f00", "optimizer states": "#56b4e9", "activations": "#f0e442" }
-export const TIME = { compute: "#56b4e9", again: "#f0e442", exposed: "#d55e00", idle: "#bbbbbb" }
+export const BYTES = { "parameters": "#0072b2", "gradients": "#e69f00", "optimizer states": "#cc79a7", "activations": "#f0e442" }
+export const TIME = { compute: "#56b4e9", again: "#b5dcf3", exposed: "#d55e00", idle: "#bbbbbb" }
 export const MEANING = {
   compute: "computing", again: "computing again", exposed: "waiting for messages", idle: "idle in the pipeline",
 }

@@ -1,4 +1,4 @@
-"""What all pictures share: the looks of bytes and of time, and saving the same picture as the same bytes."""
+"""What all pictures share: the looks of bytes, of time and of ranks, and saving the same picture as the same bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,28 @@ if TYPE_CHECKING:
 BYTES = {
     "parameters": ("#0072B2", ""),
     "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#56B4E9", "++"),
+    "optimizer states": ("#CC79A7", "++"),
     "activations": ("#F0E442", "xx"),
 }
 # Computing and sending look as on timelines.
 TIME = {
     "compute": ("#56B4E9", ""),
-    "computed again": ("#F0E442", "xx"),
+    "computed again": ("#B5DCF3", "xx"),
     "idle in the pipeline": ("#BBBBBB", ""),
     "communication, hidden": ("#009E73", "||"),
     "communication, exposed": ("#D55E00", "///"),
 }
+# Rank r has the r-th look. None is that of a kind of bytes or of time (Paul Tol's muted colors).
+RANKS = (
+    ("#332288", ""),
+    ("#44AA99", "..."),
+    ("#CC6677", "\\\\\\"),
+    ("#999933", "ooo"),
+    ("#88419D", "++"),
+    ("#117733", "--"),
+    ("#882255", "///"),
+    ("#777777", "xx"),
+)
 
 
 def save_figure(figure: Figure, path: Path) -> None:

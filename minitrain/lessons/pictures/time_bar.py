@@ -7,13 +7,11 @@ from typing import Any
 
 from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs.aim import SEQUENCES, STEPS
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
 from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.planning.full.time_model import Cluster, step_time
-
-SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
-STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens
 
 
 def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, network: float = 50e9, **layout: Any) -> Bar:
