@@ -23,11 +23,11 @@ PARAMETERS = model_parameters(SEVEN_BILLION)
 def numbers() -> dict[str, str]:
     """The table of chapter 00: what -> its value in words."""
     step = data_parallel_bar(SEVEN_BILLION, GPU, GPUS, TOKENS_PER_STEP).step
-    alone = GPUS * step
+    alone, shape = GPUS * step, SEVEN_BILLION
     return {
-        "parameters": f"{PARAMETERS / 1e9:.2f} billion: {SEVEN_BILLION.layers} layers of width {SEVEN_BILLION.hidden:,}",
+        "parameters": f"{PARAMETERS / 1e9:.2f} billion: {shape.layers} layers of width {shape.hidden:,}",
         "tokens": f"{TOKENS / 1e12:.0f} trillion, in {STEPS:,.0f} steps",
-        "a step": f"{SEQUENCES:,} sequences of {SEVEN_BILLION.positions:,} tokens, {TOKENS_PER_STEP / 1e6:.1f} million in all",
+        "a step": f"{SEQUENCES:,} sequences of {shape.positions:,} tokens, {TOKENS_PER_STEP / 1e6:.1f} million in all",
         "model states": f"16 bytes per parameter, {sum(zero.state_bytes(0, PARAMETERS, 1).values()) / 1e9:.1f} GB",
         "a GPU": f"{GPU.name}: {GPU.size / 1e9:.0f} GB, {GPU.flops / 1e12:.0f} TFLOP/s in 16 bits at its peak, "
         f"{HALF.products * GPU.flops / 1e12:.0f} in training",

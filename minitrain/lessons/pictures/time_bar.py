@@ -7,7 +7,7 @@ from typing import Any
 
 from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.costs.aim import SEQUENCES, STEPS
+from minitrain.costs.aim import SEQUENCES
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
 from minitrain.lessons.pictures.panels import Figure, panels
