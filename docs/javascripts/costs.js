@@ -102,7 +102,7 @@ export function layerKept(batch, shape, tensor, sequence, recompute, item) {
   const statistics = shape.rms ? wider * tokens : 2 * few
   const whole = [wide, statistics, wide, wide, statistics, wide] // two norms and the inputs of attention and MLP
   const width = queryWidth(shape), keys = kvOwn(shape, tensor) * tensor
-  const divided = [few * mixedWidth(shape), inner * (shape.gated ? 3 : 1), inner]
+  const divided = [few * mixedWidth(shape), inner * (shape.gated ? 2 : 1), inner]
   if (shape.qk_norm) divided.push(tokens * (item * (width + keys) + floor((wider * (width + keys)) / head(shape))))
   if (shape.latent) {
     const { queries, keys: narrow, rotated, value } = shape.latent
@@ -119,7 +119,7 @@ export function layerKept(batch, shape, tensor, sequence, recompute, item) {
 export function mixtureKept(batch, shape, routes, tensor, sequence, recompute, item) {
   const dense = layerKept(batch, shape, tensor, sequence, recompute, item)
   if (recompute === "full") return dense
-  const tokens = batch * shape.positions, inside = shape.gated ? 4 : 2, own = expertWidth(shape)
+  const tokens = batch * shape.positions, inside = shape.gated ? 3 : 2, own = expertWidth(shape)
   const wide = tokens * shape.hidden * item, gathered = sequence ? wide - floor(wide / tensor) : 0
   const mlp = floor((inside * tokens * (mlpWidth(shape) - shape.shared_experts * own) * item) / tensor)
   return dense - mlp + gathered + (2 * shape.hidden + floor((inside * own) / tensor)) * routes * item

@@ -54,7 +54,7 @@ def layer_kept(
     repeated = not fused and recompute != "selective"  # for each query head, where scores are written out
     terms["attention: query, key and value"] = item * tokens * (shape.width + 2 * (shape.width if repeated else keys))
     terms["output projection: its input"] = item * tokens * shape.mixed_width
-    terms |= {"GELU: its input": inner * (3 if shape.gated else 1), "down projection: its input": inner}
+    terms |= {"GELU: its input": inner * (2 if shape.gated else 1), "down projection: its input": inner}
     if shape.rms:
         # x as it came, and 1/r in float32 at least (`minitrain.models.norm`).
         terms |= {f"{norm} norm: mean and 1/deviation": wider * tokens for norm in ("attention", "MLP")}
@@ -101,13 +101,13 @@ def mixture_kept(
 ) -> int:
     """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 2h for each row and 8h inside.
 
-    A row is kept as it enters (h), before and after GELU (4h each; four times an expert's width if it is gated), and as
-    it returns (h). With dropout, attention is written out. `routes`: rows that the rank's experts get.
+    A row is kept as it enters (h), before and after GELU (4h each; if gated, three times an expert's width in all), and
+    as it returns (h). With dropout, attention is written out. `routes`: rows that the rank's experts get.
     """
     dense = layer_kept(batch, shape, tensor, sequence, recompute, item, not dropout, dropout)
     if recompute == "full":
         return dense
-    tokens, inside = batch * shape.positions, 4 if shape.gated else 2  # tensors inside an MLP
+    tokens, inside = batch * shape.positions, 3 if shape.gated else 2  # tensors inside an MLP
     wide = tokens * shape.hidden * item
     gathered = wide - wide // tensor if sequence else 0
     mlp = inside * tokens * (shape.mlp_width - shape.shared_experts * shape.expert_width) * item // tensor

@@ -7,7 +7,8 @@ each after a LayerNorm (pre-norm). A last LayerNorm and a linear head give the l
 and values than of queries, and no biases.
 
 The parts are small modules with one tensor in and one out, so that a chapter can replace one and leave the rest. Sizes
-and choices, with their checks, are in `config.py`, rotary positions in `rotary.py`, and RMSNorm in `norm.py`.
+and choices, with their checks, are in `config.py`, rotary positions in `rotary.py`, RMSNorm in `norm.py`, and SwiGLU's
+gate in `gate.py`.
 
 Shapes: `[batch, seq, hidden]`; inside attention `[batch, heads, seq, head]`, where usually `hidden = heads · head`.
 Heads that share keys and values are also called grouped-query attention (GQA); with a single head of them, multi-query
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from minitrain.models.gate import gated
 
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
@@ -152,7 +155,7 @@ class MLP(nn.Module):
 
     def mix(self, wide: Tensor, gate: Tensor | None = None) -> Tensor:  # [batch, seq, 4·hidden] each
         """What comes after the first layers: each hidden unit by itself, then the layer that mixes them."""
-        wide = F.gelu(wide, approximate="tanh") if gate is None else F.silu(gate) * wide
+        wide = F.gelu(wide, approximate="tanh") if gate is None else gated(gate, wide)
         return self.down(wide)  # [batch, seq, hidden]
 
 

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.comm import SavedActivations
+from minitrain.costs.composition import Shape
+from minitrain.costs.composition_kept import mixture_kept
 from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, NoisyTopK, Switch, TopK
 from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts.full.compute import WAYS, fits_grouped_product, lay_side_by_side, stacked
@@ -117,6 +120,22 @@ def test_today_s_blocks(router, way):
         results.append([y.detach(), x.grad, *(p.grad for p in layer.parameters())])
     for mine, its in zip(*results, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-11)
+
+
+def test_gated_experts_keep_one_more_tensor_of_their_width():
+    """As the formula says; GELU's experts, whose bytes the dry run counts, differ in nothing else."""
+    measured, formula = [], []
+    for gated in (True, False):
+        config = GPTConfig(hidden=64, heads=1, mlp="swiglu" if gated else "gelu", biases="none", mlp_hidden=48)
+        layer = MoELayer(TopK(64, EXPERTS), [MLP(config) for _ in range(EXPERTS)], "grouped", shared=MLP(config))
+        x = torch.randn(2, 32, 64, requires_grad=True)
+        with SavedActivations(layer) as saved:
+            layer(x)
+        shape = Shape(1, 64, 1, 32, 256, experts=EXPERTS, inner=48, gated=gated, biases="none", shared_experts=1)
+        measured.append(saved.bytes)
+        formula.append(mixture_kept(2, shape, routes=2 * 64))
+    offsets = 4 * EXPERTS  # where each expert's rows end, which one more product keeps
+    assert measured[0] - measured[1] - offsets == formula[0] - formula[1] > 0
 
 
 @pytest.mark.parametrize("way", WAYS)

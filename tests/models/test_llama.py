@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.models.config import GPTConfig
+from minitrain.models.gate import gated
 from minitrain.models.gpt import GPT, Block, CausalAttention
 from minitrain.models.norm import RMSNorm
 from tests.models import kinds
@@ -135,6 +136,19 @@ def test_rms_norm_is_torchs_and_keeps_its_input_and_a_number_per_token(dtype: to
     }
     for found, expected in ((y, y_torch), (x.grad, x_torch.grad), (norm.weight.grad, weight.grad)):
         torch.testing.assert_close(found, expected, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16))
+def test_gate_has_autograds_bits_and_keeps_what_enters_alone(dtype: torch.dtype):
+    gate, up, upstream = (torch.randn(3, 5, 8).to(dtype).requires_grad_() for _ in range(3))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        y = gated(gate, up)
+    plain = F.silu(gate) * up
+    assert kept == [gate.data_ptr(), up.data_ptr()] and torch.equal(y, plain)
+    found, expected = (torch.autograd.grad(each, (gate, up), upstream) for each in (y, plain))
+    for mine, its in zip(found, expected, strict=True):
+        assert torch.equal(mine, its)
 
 
 def test_shared_keys_are_not_repeated_for_backward():

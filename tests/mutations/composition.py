@@ -108,7 +108,7 @@ MUTATIONS = table(
     ("composition.step.step_or_skip", "factor / scale.scale", "factor"),
     ("composition.step.step_or_skip", "scale.overflow = not math.isfinite(report.norm)", "scale.overflow = False"),
     by_test("tests/costs/test_composition.py::test_a_module_has_what_is_counted", OTHER_AXES),
-    ("costs.composition_kept.layer_kept", "3 if shape.gated", "2 if shape.gated"),
+    ("costs.composition_kept.layer_kept", "inner * (2 if shape.gated", "inner * (3 if shape.gated"),
     by_test("tests/costs/test_composition.py::test_released_weights_have_as_many_parameters", LARGE),
     ("costs.composition.Shape.is_mixture", "layer >= self.dense_first", "True"),
     by_test("tests/models/test_rope.py", "every layout is compared with one device, which has the same mistake"),

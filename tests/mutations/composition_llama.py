@@ -7,7 +7,7 @@ NO_DEMO = "the demos' models are GPT-2s"
 
 MUTATIONS = table(
     by_test("tests/models/test_llama.py::test_logits_and_gradients_are_those_of_the_papers", ONE),
-    ("models.gpt.MLP.mix", "F.silu(gate) * wide", "F.silu(wide) * gate"),
+    ("models.gpt.MLP.mix", "gated(gate, wide)", "gated(wide, gate)"),
     ("models.gpt.Attention.mix", "(key, self.key_norm)", "(key, self.query_norm)"),
     ("models.rotary.stretched", "(around - 1)", "around"),
     ("models.rotary.stretched", " / factor", ""),
@@ -16,6 +16,8 @@ MUTATIONS = table(
     by_test("tests/models/test_llama.py::test_rms_norm_is_torchs_and_keeps_its_input_and_a_number_per_token", ONE),
     ("models.norm._RMSNorm.forward", "(x, weight, scale)", "(wide, weight, scale)"),
     ("models.norm._RMSNorm.backward", ".mean(-1, keepdim=True)", ".sum(-1, keepdim=True)"),
+    by_test("tests/models/test_llama.py::test_gate_has_autograds_bits_and_keeps_what_enters_alone[dtype0]", ONE),
+    ("models.gate._Gated.backward", "grad_y * F.silu(gate)", "grad_y * gate"),
     by_test("tests/composition/test_llama.py::test_layouts[Qwen-two ranks]", NO_DEMO),
     # Each rank has normed other heads with the same weight.
     ("tensor_parallel.full.norm.PartialNorm.mark_parameters", "mark_partial(parameter)", "pass"),

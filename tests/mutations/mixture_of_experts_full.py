@@ -35,8 +35,8 @@ MUTATIONS = table(
     by_test("tests/mixture_of_experts/test_layer.py::test_today_s_blocks", "experts of lessons have no gate"),
     (
         "mixture_of_experts.full.compute.mlps",
-        'F.silu(linear(x, *stacked(experts, "gate"))) * wide',
-        'F.silu(wide) * linear(x, *stacked(experts, "gate"))',
+        'gated(linear(x, *stacked(experts, "gate")), wide)',
+        'gated(wide, linear(x, *stacked(experts, "gate")))',
     ),
     by_test(
         "tests/mixture_of_experts/test_tensor_parallel.py::test_with_every_router[False-bias-grouped]",

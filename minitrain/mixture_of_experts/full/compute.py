@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.full.routing import counted
+from minitrain.models.gate import gated
 from minitrain.models.gpt import MLP
 
 Way = Literal["loop", "grouped", "padded"]
@@ -110,7 +111,7 @@ def mlps(experts: Sequence[Any], x: Tensor, linear: Callable[[Tensor, Tensor, Te
     if experts[0].gate is None:
         wide = F.gelu(wide, approximate="tanh")
     else:
-        wide = F.silu(linear(x, *stacked(experts, "gate"))) * wide
+        wide = gated(linear(x, *stacked(experts, "gate")), wide)
     return linear(wide, *stacked(experts, "down"))
 
 
