@@ -20,18 +20,8 @@ TITLES = ("Claim", "Formula", "Predicted", "Measured", "How", "Holds")
 
 # The rows of the landing page: one of each kind, as (module, beginning of what is claimed).
 TELLING = (
-    ("minitrain.matrix_product.memory", "bytes of optimizer states"),
     ("minitrain.collectives.ring", "ring all-reduce of up to 1,048,577 float32: bytes"),
-    ("minitrain.collectives.hierarchical", "flat ring all-reduce"),
-    ("minitrain.collectives.hierarchical", "hierarchical all-reduce on"),
-    ("minitrain.data_parallel.naive", "weights that differ after 5 steps"),
-    ("minitrain.data_parallel.overlapped", "full form: time of a step that sends during backward"),
-    ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "small form: bytes of parameters, gradients and optimizer states"),
-    ("minitrain.recomputation.checkpoint", "operations done again: the blocks' forward"),
-    ("minitrain.tensor_parallel.gpt", "all-reduces: two per layer"),
-    ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
-    ("minitrain.mixture_of_experts.expert_parallel", "small form: distance of output and all gradients from"),
     ("minitrain.composition.step", "losses, norms and weights in 2 steps"),
 )
 

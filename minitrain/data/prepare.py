@@ -37,6 +37,7 @@ SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 
 LEARN = 64 << 20  # bytes of text in which pairs are counted
 PASSAGE = 1 << 20  # bytes of a file that are either all among these, or none of them
+FEW_DOCUMENTS, FEW_TOKENS = 5, 50_000  # held out, below which a loss depends on which they are
 PLAN = "plan.json"  # exists until all shards do, and says what they are of
 
 
@@ -87,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         manifest = prepare(options)
         about = f"{told(manifest)}\nin {options.folder}; minitrain.train takes it as --data {options.folder}"
         print(shown(about), flush=True)
+        if words := doubt(manifest):
+            complain(words)
         return 0
     except BrokenPipeError:
         return reader_has_closed()
@@ -102,10 +105,27 @@ def told(manifest: Manifest) -> str:
     """What a prepared folder holds, in words."""
     kind = BYTES if manifest.tokenizer == BYTES else "byte pairs"
     left_out = described(manifest.binary, manifest.notes)
+    documents = sum(shard.documents for shard in manifest.shards)
     return (
         f"{manifest.tokens('training'):,} tokens to learn from, {manifest.tokens('validation'):,} for validation, "
-        f"of {sum(shard.documents for shard in manifest.shards):,} documents in {manifest.files:,} files{left_out}; "
+        f"{held_out(manifest):,} of {documents:,} documents in {manifest.files:,} files{left_out}; "
         f"{kind}, vocabulary {manifest.vocabulary:,}, {8 * manifest.item} bits a token, {len(manifest.shards)} shards"
+    )
+
+
+def held_out(manifest: Manifest) -> int:
+    """Documents for validation."""
+    return sum(shard.documents for shard in manifest.shards if shard.split == "validation")
+
+
+def doubt(manifest: Manifest) -> str:
+    """Why a loss on what is held out may say little, or nothing."""
+    documents, tokens = held_out(manifest), manifest.tokens("validation")
+    if documents >= FEW_DOCUMENTS and tokens >= FEW_TOKENS:
+        return ""
+    return (
+        f"{tokens:,} tokens of {max(1, documents):,} documents are little for validation: its loss may differ from that "
+        "of training only because these documents are others; --validation 0.1 holds out a tenth"
     )
 
 

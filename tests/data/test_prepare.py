@@ -16,8 +16,8 @@ import torch
 import zstandard
 
 from minitrain.data import documents, prepare, shard_writer, sources
-from minitrain.data.manifest import Manifest
-from minitrain.data.prepare import Options, main
+from minitrain.data.manifest import Manifest, Shard
+from minitrain.data.prepare import Options, doubt, main, told
 from minitrain.data.prepared import Prepared
 from minitrain.data.tokenizer import END, Bytes, Pairs, train
 
@@ -210,8 +210,8 @@ def test_damaged_shards_are_named_and_left_out_only_on_request(folder: Path, tmp
         Prepared(out)
     capsys.readouterr()
     assert main([str(out), "--check"]) == 1
-    told = capsys.readouterr().out
-    assert flipped.name in told and cut.name in told and "2 of" in told
+    said = capsys.readouterr().out
+    assert flipped.name in said and cut.name in said and "2 of" in said
     assert main([str(out), "--drop-damaged"]) == 0
     assert main([str(out), "--check"]) == 0
     left = Manifest.read(out).tokens("training")
@@ -295,3 +295,11 @@ def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
     (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
     with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
         sources.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(("documents", "tokens", "warns"), ((1, 80_000, True), (9, 4_967, True), (9, 80_000, False)))
+def test_little_text_for_validation_is_doubted(documents: int, tokens: int, warns: bool):
+    shards = Shard("a", "training", 10**6, 150, ""), Shard("b", "validation", tokens, documents, "")
+    manifest = Manifest("bytes", 257, 256, 151, 0, shards, {})
+    assert f"{tokens:,} for validation, {documents} of {150 + documents} documents" in told(manifest)
+    assert (f"{tokens:,} tokens of {documents} documents are little" in doubt(manifest)) is warns
