@@ -22,6 +22,7 @@ import notebooks
 import pictures
 import plays
 import reference
+import reports
 import repository
 import searching
 import which
@@ -211,6 +212,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "game": lambda: game.table(package),
         "game-data": lambda: game.data(package),
         "published": lambda: game.published(package),
+        "reports": lambda: reports.overview(Path(config.docs_dir) / "reports"),
     }
     for name, content in places.items():
         if (place := f"<!-- site:{name} -->") in markdown:

@@ -124,8 +124,8 @@ def doubt(manifest: Manifest) -> str:
     if documents >= FEW_DOCUMENTS and tokens >= FEW_TOKENS:
         return ""
     return (
-        f"{tokens:,} tokens of {max(1, documents):,} documents are little for validation: its loss may differ from that "
-        "of training only because these documents are others; --validation 0.1 holds out a tenth"
+        f"{tokens:,} tokens of {max(1, documents):,} documents are little for validation: its loss may differ from "
+        "that of training only because these documents are others; --validation 0.1 holds out a tenth"
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from xml.etree import ElementTree
 
 import pytest
 
+from minitrain.benchmarks import first_hour
 from tests.site.cells import PIXEL, code_cell, display, markdown_cell, stream
 from tests.site.conftest import ROOT
 
@@ -19,6 +21,7 @@ import formulas  # noqa: E402
 import links  # noqa: E402
 import notebooks  # noqa: E402
 import papers  # noqa: E402
+import reports  # noqa: E402
 import repository  # noqa: E402
 
 
@@ -295,3 +298,25 @@ def test_the_glossary_has_an_index_of_every_word_in_bold():
     first, second, *_ = page.splitlines()
     assert first == "- **A** · [all-Reduce](#word-all-reduce)" and second == "- **R** · [Ring](#word-ring)"
     assert page.count("**Ring**{ #word-ring }") == 1 and "by a **Ring**." in page
+
+
+def test_reports_of_gpus_are_shown_as_they_were_sent(tmp_path):
+    assert "No report has been sent in yet" in reports.overview(tmp_path)
+    about = {"gpus": 8, "gpu": "NVIDIA H100 80GB HBM3", "torch": "2.13.0", "nccl": "2.28", "minitrain": "v1"}
+    outcomes = {
+        "ring": first_hour.Outcome(seconds=3.0, figures={"GB/s": 312.5}),
+        "fp16": first_hour.Outcome(surprise="it ended with status 1"),
+        "slurm": first_hour.Outcome(left_out="there is no sbatch"),
+    }
+    rows = [{"step": name, "command": f"python -m {name}"} | asdict(each) for name, each in outcomes.items()]
+    (tmp_path / "2027-01-31.json").write_text(json.dumps({"about": about, "steps": rows}))
+    shown = reports.overview(tmp_path)
+    assert shown.startswith(
+        "## 2027-01-31: 8 × NVIDIA H100 80GB HBM3\n\n1 of 2 steps as expected. torch 2.13.0, nccl 2.28;"
+    )
+    for row in ("| yes | GB/s 312.5 |", "| it ended with status 1 |  |", "| left out: there is no sbatch |  |"):
+        assert row in shown
+    about["gpu"] = "second device"
+    (tmp_path / "2027-02-01.json").write_text(json.dumps({"about": about, "steps": []}))
+    with pytest.raises(ValueError, match="2027-02-01.json is of the second device"):
+        reports.overview(tmp_path)
