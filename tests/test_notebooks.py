@@ -363,7 +363,9 @@ def test_course_copies_have_no_outputs(build, tmp_path, capsys):
     answers = [path.name for path in sorted((tmp_path / "answers").glob("*"))]
     assert answers == [path.name for path in sorted((FOLDER / "solutions").glob("[0-9]*.py"))]
     given = sorted((tmp_path / "class").rglob("*"))
-    assert [path.name for path in given] == [f"{name}.ipynb" for name in NAMES], "no answers are given out"
+    assert [path.name for path in given] == [*(f"{name}.ipynb" for name in NAMES), "first_five_minutes.ipynb"], (
+        "no answers are given out"
+    )
     for path in given:
         assert "solutions/" not in path.read_text(encoding="utf-8")
         for cell in code_cells(nbformat.read(path, as_version=4)):

@@ -253,7 +253,7 @@ def overview(tutorials: Path, link: str) -> str:
 def menu_entry(notebook: str) -> str:
     """What a notebook is called in the menu: "04a_zero" is "04a ZeRO"."""
     number, _, name = notebook.partition("_")
-    return f"{number} {BY_NAME[name].title}" if name in BY_NAME else notebook
+    return f"{number} {BY_NAME[name].title}" if name in BY_NAME else notebook.replace("_", " ").capitalize()
 
 
 def part_title(notebook: Path) -> str:

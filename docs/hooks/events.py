@@ -102,7 +102,8 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
         play.source: plays.folded(play, "../../") for play in plays.plays(Path(config.docs_dir)) if not play.broken
     }
     nav = []
-    for file in sorted(_folder(config, "tutorials").glob("*.ipynb")):
+    # Those without a number come before the chapters.
+    for file in sorted(_folder(config, "tutorials").glob("*.ipynb"), key=lambda file: (file.stem[0].isdigit(), file)):
         name = chapters.page_name(file.stem)
         page = notebooks.to_page(
             json.loads(file.read_text("utf-8")), name, _header(file, claimed, config.repo_url), played
@@ -122,7 +123,8 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
 def _header(file: Path, claimed: set[str], repo_url: str | None) -> str:
     """What stands below a notebook's title: its number, where to get it, its claims."""
     chapter = chapters.notebook_chapter(file.stem)
-    items = [f"Chapter {file.stem.partition('_')[0]}"]
+    number = file.stem.partition("_")[0]
+    items = [f"Chapter {number}" if number[0].isdigit() else "Before chapter 00"]
     # As HTML, since a link in Markdown to the notebook becomes one to its page.
     items.append(f'<a href="../{file.name}" download>Download the notebook</a>')
     items.append('<button class="print" onclick="print()">Print it</button>')

@@ -9,6 +9,7 @@ import json
 import sys
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from minitrain.comm.torchrun import given_ranks
 
@@ -17,8 +18,7 @@ def write(technique: str, path: Path, ranks: int | None) -> int:
     """Record a technique's scene on CPU ranks of this machine, and write its page; returns the exit status."""
     from minitrain.lessons.scenes import SCENES  # here, since it imports all chapters
     from minitrain.player.page import page
-    from minitrain.player.play import play
-    from minitrain.ranks.ranks import Ranks, RanksError
+    from minitrain.ranks.ranks import RanksError
 
     problem = ""
     if given_ranks() is not None:
@@ -30,15 +30,24 @@ def write(technique: str, path: Path, ranks: int | None) -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 2
-    scene, size = SCENES[technique]
     try:
-        with Ranks(size, device="cpu") as pool:
-            path.write_text(page(play(pool.run, scene, technique, size)), encoding="utf-8")
+        path.write_text(page(recorded(technique)), encoding="utf-8")
     except (OSError, RanksError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"written: {path}; open it in a browser")
     return 0
+
+
+def recorded(technique: str) -> dict[str, Any]:
+    """A technique's scene, recorded on CPU ranks of this machine, for `minitrain.player.page`."""
+    from minitrain.lessons.scenes import SCENES
+    from minitrain.player.play import play
+    from minitrain.ranks.ranks import Ranks
+
+    scene, size = SCENES[technique]
+    with Ranks(size, device="cpu") as ranks:
+        return play(ranks.run, scene, technique, size)
 
 
 def write_all(folder: Path) -> None:

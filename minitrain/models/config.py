@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
 
     from minitrain.models.norm import RMSNorm
     from minitrain.models.rotary import Rotary
@@ -107,6 +109,13 @@ class GPTConfig:
         from minitrain.models.rotary import Rotary  # here, since it needs torch
 
         return Rotary(self.rope_base, self.rope_factor) if self.positions_kind == "rope" else None
+
+    @property
+    def gated(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """How a gated MLP's hidden units are made of what its two first layers give: gate, up."""
+        from minitrain.models.gate import gated  # here, since it needs torch
+
+        return gated
 
     def make_norm(self) -> nn.Module:
         """Of a token."""

@@ -26,8 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.models.gate import gated
-
 if TYPE_CHECKING:
     from minitrain.models.config import AttentionKind, GPTConfig
 
@@ -148,6 +146,7 @@ class MLP(nn.Module):
         inner, biases = config.mlp_hidden or 4 * config.hidden, config.biases == "all"
         self.up = nn.Linear(config.hidden, inner, biases)
         self.gate = nn.Linear(config.hidden, inner, biases) if config.mlp == "swiglu" else None
+        self.gated = config.gated
         self.down = nn.Linear(inner, config.hidden, biases)
 
     def forward(self, x: Tensor) -> Tensor:  # [batch, seq, hidden]
@@ -155,7 +154,7 @@ class MLP(nn.Module):
 
     def mix(self, wide: Tensor, gate: Tensor | None = None) -> Tensor:  # [batch, seq, 4·hidden] each
         """What comes after the first layers: each hidden unit by itself, then the layer that mixes them."""
-        wide = F.gelu(wide, approximate="tanh") if gate is None else gated(gate, wide)
+        wide = F.gelu(wide, approximate="tanh") if gate is None else self.gated(gate, wide)
         return self.down(wide)  # [batch, seq, hidden]
 
 

@@ -34,7 +34,8 @@ def frame(recording: dict[str, Any], height: int = 640) -> str:
     inside = html.escape(page(recording).replace(" data-address", ""))
     style = f"width:100%;height:{height}px;border:0"
     return (
-        f'<iframe srcdoc="{inside}" style="{style}" title="{html.escape(recording["title"])}, step by step"></iframe>'
+        f'<div><iframe srcdoc="{inside}" style="{style}" '
+        f'title="{html.escape(recording["title"])}, step by step"></iframe></div>'
     )
 
 

@@ -7,7 +7,7 @@ NO_DEMO = "the demos' models are GPT-2s"
 
 MUTATIONS = table(
     by_test("tests/models/test_llama.py::test_logits_and_gradients_are_those_of_the_papers", ONE),
-    ("models.gpt.MLP.mix", "gated(gate, wide)", "gated(wide, gate)"),
+    ("models.gpt.MLP.mix", "self.gated(gate, wide)", "self.gated(wide, gate)"),
     ("models.gpt.Attention.mix", "(key, self.key_norm)", "(key, self.query_norm)"),
     ("models.rotary.stretched", "(around - 1)", "around"),
     ("models.rotary.stretched", " / factor", ""),

@@ -89,6 +89,7 @@ class ParallelMLP(gpt.MLP):
         check_split("mlp_hidden", mlp.up.out_features, comm.ranks)
         self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
         self.gate = None if mlp.gate is None else ColumnParallelLinear.from_linear(mlp.gate, comm)  # type: ignore
+        self.gated = mlp.gated
         self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         self.train(mlp.training)
 
