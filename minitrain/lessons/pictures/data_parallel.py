@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minitrain.comm.timeline import Span, draw
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.comm.timeline import Span
+from minitrain.lessons.pictures.panels import Figure, panels, runs
 
 
-def one_below_the_other(steps: Mapping[str, Sequence[Span]]) -> list[Span]:
-    """The spans of several steps of one rank, in lanes of their own."""
-    return [
-        # Numbered, since rows are drawn in the order of their names.
-        Span(span.rank, f"step {number}, {span.lane}", span.kind, span.label, span.start, span.end)
-        for number, spans in enumerate(steps.values(), 1)
-        for span in spans
-    ]
-
-
-def steps(spans: list[Span]) -> Figure:
+def steps(spans_of: Mapping[str, Sequence[Span]]) -> Figure:
     """Rank 0's four steps, one below the other."""
-    return draw(spans, "A step with small and large buckets, after backward and during it", "virtual seconds")
+    return runs(spans_of, "A step in four ways")
 
 
 def distances(paths: dict[int, list[float]]) -> Figure:
