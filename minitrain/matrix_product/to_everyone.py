@@ -1,4 +1,4 @@
-"""A sum over ranks, and a whole made of parts, in the plainest way: every rank sends its tensor to all others.
+"""A sum over ranks in the plainest way: every rank sends its tensor to all others.
 
 **Idea.** In step k = 1 … n − 1 rank r sends to rank r + k and receives from rank r − k, both at once. No step needs
 anything from the one before it, and no rank is busier than another.
@@ -6,7 +6,7 @@ anything from the one before it, and no rank is busier than another.
 **Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", §4.
 **Sent.** (n − 1)·S bytes in n − 1 messages by every rank. For two ranks nothing is better; for more, the rings of
 chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
-Also called all-reduce (`total`) and all-gather (`collect`) by direct exchange.
+Also called all-reduce by direct exchange.
 """
 
 from __future__ import annotations
@@ -21,35 +21,16 @@ def total(tensor: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' tensors, on every rank; all bring one shape and dtype."""
     rank, ranks = rank_and_size(group)
     summands = [torch.empty_like(tensor) for _ in range(ranks)]
-    swap(tensor, summands, group)
+    summands[rank].copy_(tensor)
+    for step in range(1, ranks):
+        to, source = (rank + step) % ranks, (rank - step) % ranks
+        # Both directions at once: if each rank first sent and then received, all would wait for ever.
+        exchange(tensor, to, summands[source], source, group).wait()
     # Added in the order of ranks, whatever the order of arrival: all ranks get the same bits.
     result = torch.zeros_like(tensor)
     for summand in summands:
         result += summand
     return result
-
-
-def collect(part: Tensor, size: int, dim: int = 0, group: Group = None) -> Tensor:
-    """A tensor that `torch.tensor_split` cut along `dim`, of `size` there, put together on every rank."""
-    rank, ranks = rank_and_size(group)
-    # The first parts are one longer where size does not divide by the ranks.
-    sizes = [size // ranks + (peer < size % ranks) for peer in range(ranks)]
-    assert part.shape[dim] == sizes[rank], (
-        f"part of shape {tuple(part.shape)} should be {sizes[rank]} long in dim {dim}"
-    )
-    parts = [part.new_empty(*part.shape[:dim], length, *part.shape[dim:][1:]) for length in sizes]
-    swap(part, parts, group)
-    return torch.cat(parts, dim)
-
-
-def swap(tensor: Tensor, into: list[Tensor], group: Group) -> None:
-    """Everyone's tensor, in the order of ranks."""
-    rank, ranks = rank_and_size(group)
-    into[rank].copy_(tensor)
-    for step in range(1, ranks):
-        to, source = (rank + step) % ranks, (rank - step) % ranks
-        # Both directions at once: if each rank first sent and then received, all would wait for ever.
-        exchange(tensor, to, into[source], source, group).wait()
 
 
 if __name__ == "__main__":

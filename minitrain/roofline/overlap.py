@@ -2,8 +2,8 @@
 
 **Idea.** A device can send and compute at the same time, if neither waits for the other. So ask of each tensor that
 travels: when is it ready, and who needs it next? Gradients of weights are ready early and needed only when backward is
-over. ZeRO-3's weights are ready always and needed in a known order. The partial sums of tensor parallelism are ready
-last and needed at once.
+over. Weights that are sharded over ranks (ZeRO-3) are always ready, and needed in a known order. The partial sums of
+layers that are split over the ranks (tensor parallelism) are ready last and needed at once.
 
 **Source.** Austin et al. 2025, "How to scale your model", on training.
 **Sent.** n ranks, T tokens of width D: a layer's gradient, 2(n−1)/n · wD²; its weight, (n−1)/n · wD²; or its output,
@@ -40,7 +40,7 @@ def backward(
 
 
 def gathered(x: Tensor, shards: Sequence[Tensor], gather: Start = all_gather, overlap=True) -> Tensor:
-    """ZeRO-3: the chain's forward where each rank keeps 1/n of the rows of every weight."""
+    """Sharded weights: the chain's forward where each rank keeps 1/n of the rows of every weight."""
     # The first layer's weight: nothing can be computed while it comes.
     coming = gather(shards[0])
     for following in (*shards[1:], None):
@@ -55,7 +55,7 @@ def gathered(x: Tensor, shards: Sequence[Tensor], gather: Start = all_gather, ov
 
 
 def split(x: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor], reduce: Start = all_reduce) -> Tensor:
-    """Tensor parallelism: layers y = xAB, of which each rank has columns of A and the same rows of B."""
+    """Split layers: y = xAB, of which each rank has columns of A and the same rows of B."""
     for a, b in zip(columns, rows, strict=True):
         partial = x @ a @ b  # (T, D), a partial sum of the output
         # The next layer's first product needs the whole sum: there is nothing to do meanwhile.

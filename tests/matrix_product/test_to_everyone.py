@@ -1,4 +1,4 @@
-"""total and collect: equal to torch's own collectives, the same bits on every rank, within a group, too."""
+"""total: equal to torch's own all-reduce, the same bits on every rank, within a group, too."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import Ledger
-from minitrain.costs.matrix_product import share, to_everyone_bytes
-from minitrain.matrix_product.to_everyone import collect, total
+from minitrain.costs.matrix_product import to_everyone_bytes
+from minitrain.matrix_product.to_everyone import total
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.complex64)
 
@@ -43,23 +43,6 @@ def test_total_gives_every_rank_the_same_bits(ranks):
     assert all(torch.equal(first, other) for other in others)
 
 
-def collected(world, shape, dim):
-    whole = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
-    part = whole.tensor_split(world.size, dim)[world.rank].contiguous()
-    with Ledger() as ledger:
-        result = collect(part, shape[dim], dim)
-    return torch.equal(result, whole), ledger.sent
-
-
-@pytest.mark.parametrize("size", (1, 2, 3))
-def test_collect_puts_the_parts_in_order(ranks, size):
-    for shape, dim in (((7, 3), 0), ((3, 7), 1), ((2, 3), 0), ((2, 3, 5), -1)):
-        for rank, (equal, sent) in enumerate(ranks(size).run(collected, shape, dim)):
-            rest = torch.Size(shape).numel() // shape[dim]
-            assert equal
-            assert sent == to_everyone_bytes(share(shape[dim], size, rank) * rest, size)
-
-
 def within_a_group(world):
     members = [0, 2, 3]
     group = dist.new_group(members)
@@ -70,12 +53,3 @@ def within_a_group(world):
 
 def test_total_within_a_group(ranks):
     assert ranks(4).run(within_a_group) == [1101.0, None, 1101.0, 1101.0]
-
-
-def wrong_part(world):
-    collect(torch.zeros(2, 5), size=5)
-
-
-def test_a_part_of_the_wrong_size_is_refused(ranks):
-    with pytest.raises(Exception, match=r"part of shape \(2, 5\) should be 1 long in dim 0"):
-        ranks(3).run(wrong_part)

@@ -67,17 +67,17 @@ def demo(world: World) -> list[Claim]:
         when, formula, source = AFTER if rung is BucketedDataParallel else DURING
         what = f"full form: time of a step that sends {when}, buckets of one layer, and of two"
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
-    spans = pictures.one_below_the_other({name: clocks[name].timeline.spans for name in four_ways(world)})
-    world.figure(lambda: pictures.steps(spans))
+    spans_of = {name: clocks[name].timeline.spans for name in four_ways(world)}
+    world.figure(lambda: pictures.steps(spans_of))
     return rows.claims()
 
 
 def four_ways(world: World) -> dict[str, Way]:
     """Buckets of one layer and of two, after backward and during it."""
     return {
-        f"buckets of {layers} layers, {when}": (rung, layers, [1] * 2 * world.size, 0.5)
+        f"buckets of {number}, {when}": (rung, layers, [1] * 2 * world.size, 0.5)
         for rung, (when, *_) in ((BucketedDataParallel, AFTER), (DataParallel, DURING))
-        for layers in (1, 2)
+        for layers, number in ((1, "one layer"), (2, "two layers"))
     }
 
 

@@ -1,8 +1,6 @@
-"""The lesson of `minitrain.matrix_product.to_everyone`: the right sum, parts in their order, and what that sends."""
+"""The lesson of `minitrain.matrix_product.to_everyone`: the right sum, and what it sends."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 
@@ -10,7 +8,7 @@ from minitrain.comm.ledger import Ledger
 from minitrain.comm.world import World
 from minitrain.costs import matrix_product as costs
 from minitrain.lessons.rows import Claim, Rows
-from minitrain.matrix_product.to_everyone import collect, total
+from minitrain.matrix_product.to_everyone import total
 
 
 def demo(world: World) -> list[Claim]:
@@ -25,15 +23,4 @@ def demo(world: World) -> list[Claim]:
         rows.add(what, formula, costs.to_everyone_bytes(elements, n, dtype.itemsize), ledger.sent, case=f"{dtype}")
         rows.add(what, formula, n - 1, ledger.messages, "messages", case=f"{dtype}: messages")
         rows.equal("elements of the sum that are wrong", summed, positions * sum(range(1, n + 1)), case=str(dtype))
-    what, formula = "parts: bytes sent, and messages", "(n−1)·S_r in n−1 messages, S_r this rank's part"
-    for shape, dim in (((elements,), 0), ((3, 10, 2), 1)):
-        case = f"{shape} cut along dim {dim}"
-        whole = torch.arange(math.prod(shape), device=world.device, dtype=torch.float32).view(shape)
-        part = whole.tensor_split(n, dim)[world.rank].contiguous()
-        with Ledger() as ledger:
-            collected = collect(part, shape[dim], dim)
-        rows.add(what, formula, costs.to_everyone_bytes(part.numel(), n), ledger.sent, case=case)
-        messages = (n - 1) * (part.numel() > 0)
-        rows.add(what, formula, messages, ledger.messages, "messages", case=f"{case}: messages")
-        rows.equal("elements of the parts that are out of place", collected, whole, case=case)
     return rows.claims()

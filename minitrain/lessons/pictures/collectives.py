@@ -2,9 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from minitrain.comm import Timeline
+from minitrain.comm.pictures import RANKS
 from minitrain.costs.roofline import Machine
 from minitrain.lessons.pictures.panels import Axes, Figure, panels
+
+Chunk = tuple[Iterable[int], int]
+"""The ranks whose values are in it, and its number."""
+
+
+def six() -> Figure:
+    """The six collectives on four ranks, before and after."""
+    from matplotlib.figure import Figure
+
+    every = range(4)
+    own: list[list[Chunk]] = [[([rank], chunk) for chunk in every] for rank in every]
+    summed: list[Chunk] = [(every, chunk) for chunk in every]
+    empty: list[Chunk] = [((), 0)] * 4
+    diagonal = [[each if chunk == rank else ((), 0) for chunk, each in enumerate(own[rank])] for rank in every]
+    scattered = [[each if chunk == rank else ((), 0) for chunk, each in enumerate(summed)] for rank in every]
+    sides = {
+        "broadcast": ([own[0], empty, empty, empty], [own[0]] * 4),
+        "reduce": (own, [summed, empty, empty, empty]),
+        "all-reduce": (own, [summed] * 4),
+        "reduce-scatter": (own, scattered),
+        "all-gather": (diagonal, [[own[rank][rank] for rank in every]] * 4),
+        "all-to-all": (own, [[own[source][rank] for source in every] for rank in every]),
+    }
+    figure = Figure(figsize=(9.5, 3.7), layout="constrained", facecolor="white")
+    for axes, (name, states) in zip(figure.subplots(2, 3).flat, sides.items(), strict=True):
+        _states(axes, states, name)
+    return figure
+
+
+def halving() -> Figure:
+    """Recursive halving on four ranks: what each holds at the start and after each of two steps."""
+    figure, (axes,) = panels(9.5, 2.3)
+    states: list[list[list[Chunk]]] = []
+    for width in (4, 2, 1):  # chunks in which a rank continues
+        with_mine = [[other for other in range(4) if (other ^ rank) % width == 0] for rank in range(4)]
+        rows = [
+            [(with_mine[rank] if chunk // width == rank // width else (), chunk) for chunk in range(4)]
+            for rank in range(4)
+        ]
+        states.append(rows)
+    _states(axes, states, "")
+    return figure
+
+
+def _states(axes: Axes, states: Sequence[Sequence[Sequence[Chunk]]], title: str) -> None:
+    """Four ranks' chunks in several states, left to right: a stripe in the color of each rank whose values are in."""
+    from matplotlib.patches import Rectangle
+
+    for number, rows in enumerate(states):
+        for rank, row in enumerate(rows):
+            for slot, (sources, chunk) in enumerate(row):
+                x, y, inside = 5.6 * number + slot, 3.3 - 1.1 * rank, list(sources)
+                if not inside:
+                    axes.add_patch(Rectangle((x, y), 1, 1, fc="white", ec="#BBBBBB", ls=":"))
+                    continue
+                for stripe, source in enumerate(inside):
+                    height = 1 / len(inside)
+                    axes.add_patch(Rectangle((x, y + stripe * height), 1, height, fc=RANKS[source][0], ec="none"))
+                axes.add_patch(Rectangle((x, y), 1, 1, fc="none", ec="#333333", lw=0.8))
+                name = "Σ" if len(inside) == 4 else "".join("abcd"[source] for source in inside)
+                box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
+                axes.text(x + 0.5, y + 0.5, f"{name}{chunk}", ha="center", va="center", fontsize=8, bbox=box)
+        if number:
+            arrow = {"arrowstyle": "-|>", "color": "#333333", "lw": 1.6}
+            axes.annotate("", (5.6 * number - 0.15, 2.15), (5.6 * number - 1.45, 2.15), arrowprops=arrow)
+    for rank in range(4):
+        axes.text(-0.2, 3.8 - 1.1 * rank, f"rank {rank}", ha="right", va="center", fontsize=8)
+    axes.set_title(title, fontsize=11, weight="bold")
+    axes.set(xlim=(-1.9, 5.6 * len(states) - 1.5), ylim=(-0.1, 4.45), aspect="equal")
+    axes.axis("off")
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:

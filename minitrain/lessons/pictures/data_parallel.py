@@ -4,23 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minitrain.comm.timeline import Span, draw
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.comm.pictures import RANKS
+from minitrain.comm.timeline import Span
+from minitrain.lessons.pictures.panels import Figure, panels, runs
 
 
-def one_below_the_other(steps: Mapping[str, Sequence[Span]]) -> list[Span]:
-    """The spans of several steps of one rank, in lanes of their own."""
-    return [
-        # Numbered, since rows are drawn in the order of their names.
-        Span(span.rank, f"step {number}, {span.lane}", span.kind, span.label, span.start, span.end)
-        for number, spans in enumerate(steps.values(), 1)
-        for span in spans
-    ]
-
-
-def steps(spans: list[Span]) -> Figure:
+def steps(spans_of: Mapping[str, Sequence[Span]]) -> Figure:
     """Rank 0's four steps, one below the other."""
-    return draw(spans, "A step with small and large buckets, after backward and during it", "virtual seconds")
+    return runs(spans_of, "A step in four ways")
+
+
+def valleys(losses: Sequence[tuple[float, float]], settled: Mapping[int, float]) -> Figure:
+    """Ranks' losses with a curvature and an optimum each, their mean, and where local SGD settles, by H."""
+    figure, (axes,) = panels(7, 2.8)
+    grid = [k / 50 - 0.2 for k in range(71)]
+
+    def mean(x: float) -> float:
+        return sum(a / 2 * (x - c) ** 2 for a, c in losses) / len(losses)
+
+    for (a, c), style in zip(dict.fromkeys(losses), ("--", ":"), strict=True):
+        curve = [a / 2 * (x - c) ** 2 for x in grid]
+        axes.plot(grid, curve, style, color="#777777", label=f"loss of {losses.count((a, c))} ranks, best at {c:g}")
+    axes.plot(grid, [mean(x) for x in grid], color="#000000", label="mean of all ranks")
+    for number, (every, x) in enumerate(settled.items()):
+        axes.plot(x, mean(x), "o", color="#0072B2", zorder=3)
+        axes.annotate(
+            f"H = {every}",
+            (x, mean(x)),
+            (0, 9 + 12 * (number % 2)),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            bbox={"fc": "white", "ec": "none", "pad": 0.5},
+        )
+    axes.set(xlabel="the parameter", ylabel="loss", ylim=(-0.01, 0.2))
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def outer_step() -> Figure:
+    """Four ranks' inner steps from one point, their mean, and the outer step along it."""
+    figure, (axes,) = panels(7, 2.8)
+    ends = ((2.0, 1.1), (2.6, 0.5), (2.3, -0.3), (1.7, -0.7))
+    for rank, (x, y) in enumerate(ends):
+        path = [(x * k / 6, y * (k / 6) ** 2 + 0.06 * (-1) ** k * (0 < k < 6)) for k in range(7)]
+        axes.plot(*zip(*path, strict=True), "-", color=RANKS[rank][0], marker=".", lw=1)
+        axes.text(x + 0.08, y, f"$\\theta_{rank}$, after H inner steps", color=RANKS[rank][0], va="center", fontsize=9)
+    x, y = (sum(each) / len(ends) for each in zip(*ends, strict=True))
+    arrow = {"arrowstyle": "-|>", "lw": 2, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (0, 0), (x, y), arrowprops={**arrow, "color": "#D55E00"})
+    axes.annotate("", (0.7 * x, 0.7 * y - 0.25), (0, -0.25), arrowprops={**arrow, "color": "#000000"})
+    axes.text(x + 0.08, y, "outer gradient Δ", color="#D55E00", va="center", fontsize=9)
+    axes.text(0.1 * x, -0.55, "the outer step, rate 0.7", fontsize=9)
+    axes.plot(0, 0, "ko")
+    axes.text(-0.08, 0, "θ", ha="right", va="center", fontsize=11)
+    axes.set(xlim=(-0.3, 4.6), ylim=(-1, 1.4))
+    axes.set_axis_off()
+    return figure
 
 
 def distances(paths: dict[int, list[float]]) -> Figure:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from minitrain.comm.pictures import BYTES
+from minitrain.comm.pictures import BYTES, RANKS
+from minitrain.costs.roofline import Machine
 from minitrain.lessons.pictures.panels import Axes, Figure, panels
 
 # The dims that are cut between ranks: of X, of W and of Y; None where each rank has the whole.
 CUTS = {"by data": (0, None, 0), "by columns of W": (None, 1, 1), "by rows of W": (1, 0, None)}
-# Of ranks; the fifth looks like the first.
-LOOKS = (("#56B4E9", ""), ("#E69F00", "///"), ("#009E73", "..."), ("#CC79A7", "\\\\\\"))
 BOX = {"fc": "white", "ec": "none", "pad": 1.2}  # behind a text
 
 
@@ -50,11 +49,70 @@ def _matrix(
         edge += length
         if not length:
             continue
-        name, look = f"rank {rank}" if ranks <= (2 if cut else 4) else str(rank), LOOKS[rank % len(LOOKS)]
+        name, look = f"rank {rank}" if ranks <= (2 if cut else 4) else str(rank), RANKS[rank % len(RANKS)]
         name, (color, hatch) = (whole, ("#DDDDDD", "")) if cut is None else (name, look)
         x, y, size = left + across, shape[0] / 2 - down - tall, 9 if min(tall, wide) > 0.9 * gap else 6
         axes.add_patch(Rectangle((x, y), wide, tall, facecolor=color, hatch=hatch, edgecolor="white", lw=2))
         axes.text(x + wide / 2, y + tall / 2, name, ha="center", va="center", fontsize=size, bbox=BOX)
+
+
+def grid() -> Figure:
+    """Four ranks as a 2 × 2 grid: what each holds of X and W, and the groups in which it sums."""
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    figure, (axes,) = panels(6.4, 3.3)
+    for rank, (color, hatch) in enumerate(RANKS[:4]):
+        i, j = divmod(rank, 2)
+        x, y = 2.6 * j, 1.5 * (1 - i)
+        axes.add_patch(Rectangle((x, y), 1.8, 0.9, fc=color, hatch=hatch, ec="white"))
+        holds = f"rank {rank}\n{('upper', 'lower')[i]} rows of X\n{('left', 'right')[j]} columns of W"
+        axes.text(x + 0.9, y + 0.45, holds, ha="center", va="center", fontsize=8, bbox=BOX)
+    looks = {"boxstyle": "round,pad=0.13", "fc": "none", "lw": 1.5}
+    for k in range(2):
+        axes.add_patch(FancyBboxPatch((0, 1.5 * k), 4.4, 0.9, ec="#333333", **looks))
+        axes.add_patch(FancyBboxPatch((2.6 * k, -0.05), 1.8, 2.5, ec="#777777", ls="--", **looks))
+        axes.text(4.65, 1.5 * k + 0.45, "a tp group:\nsums ∂X", va="center", fontsize=9)
+        axes.text(2.6 * k + 0.9, 2.68, "a dp group: sums ∂W", ha="center", fontsize=9, color="#555555")
+    axes.set(xlim=(-0.25, 5.8), ylim=(-0.3, 2.95))
+    axes.set_axis_off()
+    return figure
+
+
+def machine(gpu: Machine, nodes: int = 2, gpus: int = 8) -> Figure:
+    """GPUs with their memory in nodes, what connects them, and how many bytes per second go through each."""
+    from matplotlib.patches import Rectangle
+
+    figure, (axes,) = panels(9.5, 3.6)
+    fast, slow, plain = "#009E73", "#D55E00", "#333333"
+    width = gpus + 0.7  # of a node, with the gap to the next
+
+    def box(x: float, y: float, wide: float, tall: float, text: str, color: str, size: float = 7) -> None:
+        axes.add_patch(Rectangle((x, y), wide, tall, fc="white", ec=color, lw=1.3, zorder=2))
+        axes.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", fontsize=size, zorder=3)
+
+    for node in range(nodes):
+        left = node * width
+        axes.add_patch(Rectangle((left - 0.15, 1.0), gpus + 0.3, 4.3, fc="#F2F2F2", ec="none", zorder=0))
+        axes.text(left + gpus / 2, 5.4, f"node {node}", ha="center", fontsize=9)
+        box(left, 4.55, gpus, 0.55, "NVSwitch", fast, 8)
+        for number in range(gpus):
+            middle = left + number + 0.5
+            axes.plot([middle] * 2, [4.0, 4.55], color=fast, lw=4, zorder=1)
+            axes.plot([middle] * 2, [0.4, 2.3], color=slow, lw=1.2, zorder=1)
+            box(middle - 0.43, 3.3, 0.86, 0.7, f"GPU\n{node * gpus + number}", plain)
+            box(middle - 0.43, 2.3, 0.86, 1.0, f"{gpu.size / 1e9:.0f}\nGB", plain)
+            box(middle - 0.43, 1.2, 0.86, 0.55, "card", slow)
+    box(0, -0.15, nodes * width - 0.7, 0.55, "switches between the nodes", slow, 8)
+    for y, text in (
+        (4.4, f"NVLink: {gpu.link / 1e9:,.0f} GB/s per GPU"),
+        (3.65, f"computes: {gpu.flops / 1e12:,.0f} TFLOP/s"),
+        (2.8, f"its memory: {gpu.memory / 1e9:,.0f} GB/s"),
+        (1.47, f"network: {gpu.network / 1e9:,.0f} GB/s per GPU"),
+    ):
+        axes.text(-0.4, y, text, ha="right", va="center", fontsize=8)
+    axes.set(xlim=(-6.2, nodes * width), ylim=(-0.3, 5.9))
+    axes.set_axis_off()
+    return figure
 
 
 def held(steps: Mapping[str, Mapping[str, int]]) -> Figure:

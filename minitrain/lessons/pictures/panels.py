@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from minitrain.comm.timeline import Span, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,3 +27,17 @@ def panels(width: float, height: float, count: int = 1, **how: Any) -> tuple[Fig
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def runs(spans_of: Mapping[str, Sequence[Span]], title: str) -> Figure:
+    """One rank's runs, one below the other: a row of what it computes and a row of what is sent, with their names."""
+    together, rows = [], []
+    for number, (name, spans) in enumerate(spans_of.items()):
+        for part in ("computed", "sent"):
+            lane = f"{number} {part}"  # rows are drawn in the order of the alphabet
+            found = [replace(span, lane=lane) for span in spans if (span.lane == "compute") == (part == "computed")]
+            together += found
+            rows += [f"{name}: {part}" if part == "computed" else part] if found else []
+    figure = draw(together, title, "virtual seconds")
+    figure.axes[0].set_yticks(range(len(rows)), rows)
+    return figure

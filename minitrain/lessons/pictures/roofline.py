@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-from minitrain.comm.timeline import Span, draw
 from minitrain.costs import scaling as costs
 from minitrain.lessons.pictures.panels import Figure, panels
 
+BOX = {"fc": "white", "ec": "none", "pad": 0.8}  # behind a text
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 Roof = tuple[float, float, dict[str, tuple[float, float]]]
 """Operations per second, bytes per second, and points: operations for each byte, and operations per second."""
 
 
-def runs(spans_of: dict[str, list[Span]]) -> Figure:
-    """Rank 0's runs, one below the other: products above, network below."""
-    together = []
-    for number, (name, spans) in enumerate(spans_of.items(), 1):
-        for span in spans:
-            part = "products" if span.lane == "compute" else "sent"  # in the order of the alphabet, as rows are drawn
-            lane = f"{number} {name}: {part}"
-            together.append(Span(span.rank, lane, span.kind, span.label, span.start, span.end))
-    return draw(together, "what hides behind products", "virtual seconds")
-
-
 def rooflines(roofs: dict[str, Roof]) -> Figure:
-    """Rooflines side by side: operations per second over operations for each byte, both logarithmic."""
-    figure, every = panels(5.2 * len(roofs), 4.2, len(roofs))
-    for axes, (name, (flops, moved, points)) in zip(every, roofs.items(), strict=True):
-        ridge = flops / moved
-        ends = 0.05, max(20 * ridge, *(2 * x for x, _ in points.values()))
-        axes.loglog([ends[0], ridge, ends[1]], [ends[0] * moved, flops, flops], color="#333333", lw=2)
-        axes.axvline(ridge, color="#999999", ls=":", lw=1)
-        where = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 8}
-        axes.annotate(f"ridge: {ridge:.0f} FLOP/B", (ridge, ends[0] * moved), **where)
-        # Points with a number each, and the names in a legend: those of products lie close together.
-        for (point, (x, y)), marker, color in zip(points.items(), "osD^vPpX", COLORS, strict=False):
-            axes.plot(x, y, marker, color=color, markersize=7, label=point, markeredgecolor="white")
-        axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.06))
-        axes.set(xlim=ends, xlabel="operations for each byte")
-        axes.set(ylim=(ends[0] * moved, 3 * flops), ylabel="operations per second")
-        axes.set_title(name, fontsize=10)
+    """Rooflines on one pair of logarithmic axes, and the last one's points with their names next to them."""
+    figure, (axes,) = panels(8.5, 4.4)
+    *_, (flops, moved, points) = roofs.values()
+    ends = 0.1, max(20 * flops / moved, *(2 * x for x, _ in points.values()))
+    for (name, (peak, memory, _)), line in zip(reversed(roofs.items()), ("-", "--", ":"), strict=False):
+        ridge = peak / memory
+        axes.loglog([ends[0], ridge, ends[1]], [ends[0] * memory, peak, peak], line, color="#333333", lw=2)
+        axes.text(ends[1], 1.2 * peak, f"{name}, ridge point at {ridge:.0f}", ha="right", fontsize=9)
+    under = 0
+    for number, (point, (x, y)) in enumerate(sorted(points.items(), key=lambda item: item[1])):
+        axes.plot(x, y, "o", color="#0072B2", markersize=7, markeredgecolor="white")
+        # Neighbors on the slope have their names on different sides of it, those on the flat part below each other.
+        flat = x > flops / moved
+        under += flat
+        where, side = (
+            ((0, -75 - 14 * under), "center") if flat else ((9, -9), "left") if number % 2 else ((-7, 5), "right")
+        )
+        arrow = {"arrowstyle": "-", "color": "#999999", "lw": 0.8, "shrinkB": 4} if flat else None
+        axes.annotate(
+            point,
+            (x, y),
+            where,
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=8,
+            arrowprops=arrow,
+            bbox=BOX,
+        )
+    axes.set(xlim=(ends[0] / 4, ends[1]), xlabel="operations for each byte")
+    axes.set(ylim=(ends[0] * moved / 2, 3 * flops), ylabel="operations per second")
     return figure
 
 

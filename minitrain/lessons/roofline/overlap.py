@@ -13,7 +13,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.timeline import Span
 from minitrain.costs import communication, data_parallel
 from minitrain.costs import roofline as costs
-from minitrain.lessons.pictures import roofline as pictures
+from minitrain.lessons.pictures import panels
 from minitrain.lessons.roofline.machine import VirtualMachine
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.roofline import overlap
@@ -85,7 +85,7 @@ class Trial:
         return x
 
     def gathered(self, rows: int, hide: bool = True) -> Run:
-        """ZeRO-3's forward."""
+        """Forward with sharded weights (ZeRO-3)."""
         shards = [weight.chunk(self.ranks)[self.world.rank].contiguous() for weight in self.weights()]
         x = self.tokens(rows).chunk(self.ranks)[self.world.rank]
         return self.run(lambda machine: [overlap.gathered(x, shards, machine.all_gather, hide)])
@@ -94,7 +94,7 @@ class Trial:
         return [self.chain(self.tokens(rows).chunk(self.ranks)[self.world.rank], self.weights())]
 
     def split(self, rows: int) -> Run:
-        """Tensor parallelism's forward; each layer twice, as attention (2h inside) and MLP (4h) do it."""
+        """Forward of split layers (tensor parallelism); each layer twice, as attention (2h inside) and MLP (4h)."""
         columns = [a.chunk(self.ranks, dim=1)[self.world.rank].contiguous() for a, _ in self.pairs()]
         of_rows = [b.chunk(self.ranks)[self.world.rank].contiguous() for _, b in self.pairs()]
         x = self.tokens(rows)[:rows]
@@ -115,14 +115,14 @@ def demo(world: World) -> list[Claim]:
     least = 32 * max(1, world.size - 1)  # tokens at which both take equally long; four times and a quarter of them, too
     backward = {hide: trial.backward(least, hide) for hide in (True, False)}
     gathered, split = {hide: trial.gathered(least, hide) for hide in (True, False)}, trial.split(least)
-    world.figure(lambda: pictures.runs(spans_of(backward, gathered, split)))
+    world.figure(lambda: panels.runs(spans_of(backward, gathered, split), "What hides behind products"))
     for name, runs, right in (
         ("gradients", backward, trial.one_device_backward(least)),
-        ("ZeRO-3", gathered, trial.one_device_gathered(least)),
+        ("sharded weights", gathered, trial.one_device_gathered(least)),
     ):
         for hide, run in runs.items():
             rows.equal(SAME, run.result, right, case=f"{name}, {'hidden' if hide else 'waited for'}")
-    rows.equal(SAME, split.result, trial.one_device_split(least), case="tensor parallelism")
+    rows.equal(SAME, split.result, trial.one_device_split(least), case="split layers")
     sent(rows, trial, least, backward[True], gathered[True], split)
     for tokens in (least // 4, least, 4 * least):
         times(rows, trial, tokens)
@@ -136,9 +136,9 @@ def sent(rows: Rows, trial: Trial, tokens: int, backward: Run, gathered: Run, sp
     gradient = communication.ring_all_reduce(elements, ITEM, n, rank).bytes
     weight = communication.ring_all_gather(elements, ITEM, n, rank).bytes
     output = communication.ring_all_reduce(tokens * trial.width, ITEM, n, rank).bytes
-    what = "bytes sent by this rank: K gradients; ZeRO-3's weights, tensor parallelism's outputs"
+    what = "bytes sent by this rank: K gradients; sharded weights, outputs of split layers"
     rows.add(what, "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009")
-    rows.add(what, "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, case="ZeRO-3's weights")
+    rows.add(what, "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, case="sharded weights")
     rows.add(what, "2 · 2(n−1)/n · w·T·D", 2 * output, split.sent, case="outputs")
 
 
@@ -153,18 +153,18 @@ def times(rows: Rows, trial: Trial, tokens: int) -> None:
     what = "time of backward, all-reduces overlapped: three numbers of tokens"
     rows.time(what, formula, predicted, found, "Johnson 1954, §2", case=case)
     predicted = costs.prefetched_time([product] * layers, [gather] * layers)
-    what = "time of ZeRO-3's forward, gathers prefetched: three numbers of tokens"
+    what = "time of forward with sharded weights, gathers prefetched: three numbers of tokens"
     found = trial.gathered(tokens).time
     rows.time(what, "g₁ + Σ max(fₖ, gₖ₊₁) + f_K", predicted, found, "Zhao et al. 2023, §3.3", case=case)
     products = costs.forward_flops(1, tokens, trial.width, 1, 0).blocks / n / trial.speed
     reduces = 2 * communication.ring_all_reduce_time(ITEM * tokens * trial.width, n, 0, 1 / LINK)
-    what = "time of a tensor-parallel layer, nothing hidden: three numbers of tokens"
+    what = "time of a split layer, nothing hidden: three numbers of tokens"
     rows.time(what, "Σbₖ + Σcₖ", costs.bounds(products, reduces).upper, trial.split(tokens).time, case=case)
 
 
 def threshold(rows: Rows, trial: Trial) -> None:
     """Claim the fewest tokens with which one layer computes as long as it sends, found by bisection."""
-    what = "fewest tokens on a rank with which products take as long as the all-reduce; as ZeRO-3's gather"
+    what = "fewest tokens on a rank with which products take as long as the all-reduce; as the gather of a weight"
     formula = "(n−1)/n · w/2 · F/W"
     if trial.ranks == 1:
         rows.needs(2, what, formula)
@@ -189,8 +189,8 @@ def spans_of(backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -
     runs = {
         "gradients, waited for": backward[False],
         "gradients, overlapped": backward[True],
-        "ZeRO-3, waited for": gathered[False],
-        "ZeRO-3, prefetched": gathered[True],
-        "tensor parallelism": split,
+        "sharded weights, waited for": gathered[False],
+        "sharded weights, prefetched": gathered[True],
+        "split layers": split,
     }
     return {name: run.machine.spans() for name, run in runs.items()}
