@@ -142,7 +142,7 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
             for kind, (_, color, hatch) in KINDS.items():
                 mine = [bar for bar in bars if bar.action.stage == stage and bar.action.kind == kind]
                 pieces = [(float(bar.start), float(bar.end - bar.start)) for bar in mine]
-                face = _lighter(color, chunk, schedule.chunks)
+                face = lighter(color, chunk, schedule.chunks)
                 if schedule.versions:
                     face = [VERSIONS[schedule.version_of(bar.action) % len(VERSIONS)] for bar in mine]
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
@@ -182,7 +182,8 @@ def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
     )
 
 
-def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+def lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The color of a chunk: the first has `color`, later ones are paler."""
     # At most this far towards white, which is the color of bubbles.
     part = 0.6 * chunk / max(1, chunks - 1)
     red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
