@@ -192,3 +192,15 @@ def balance(curves: Mapping[str, Sequence[float]]) -> Figure:
     axes.set(xlabel="step", ylabel="busiest expert's load / mean load", ylim=(0.8, None))
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure
+
+
+def biases(loads: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> Figure:
+    """Two panels: the load of each expert in each step, and its bias after the step."""
+    figure, each = panels(9, 3, 2)
+    for axes, of_steps, name in zip(each, (loads, values), ("load, tokens", "bias after the step"), strict=True):
+        for expert, line in zip(range(len(of_steps[0])), ("-", "--", "-.", ":"), strict=False):
+            own = [of_step[expert] for of_step in of_steps]
+            axes.plot(range(1, len(own) + 1), own, line, color=COLORS[expert], lw=2, label=f"expert {expert}")
+        axes.set(xlabel="step", ylabel=name)
+    each[0].legend(frameon=False, fontsize=8)
+    return figure
