@@ -552,7 +552,7 @@ def test_attention_in_blocks():
 )
 def test_a_router_that_would_drop_every_token_is_refused(route, tokens):
     with pytest.raises(
-        AssertionError, match="without places|at least one token|each expert once|runner-up|best expert|hold k experts"
+        AssertionError, match="without slots|at least one token|each expert once|runner-up|best expert|hold k experts"
     ):
         route(torch.randn(tokens, 4), torch.randn(8, 4))
 

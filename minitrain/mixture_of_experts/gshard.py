@@ -55,7 +55,7 @@ def route(
     position = position.view(2, tokens).T  # [tokens, 2]
     # 1e-9 because of rounding: in floating point 1.15 · 100 is 114.999…
     capacity = int(capacity_factor * 2 * tokens / experts + 1e-9)
-    assert capacity >= 1, f"{capacity_factor=} leaves {experts} experts without places"
+    assert capacity >= 1, f"{capacity_factor=} leaves {experts} experts without slots"
     kept = made & (position <= capacity)  # [tokens, 2]
     return expert.where(kept, -1), gate * kept, loss
 

@@ -46,7 +46,7 @@ def route(
 
     # Equation 3. 1e-9 because of rounding: in floating point 1.15 · 100 is 114.999…
     capacity = int(capacity_factor * tokens / experts + 1e-9)
-    assert capacity >= 1, f"{capacity_factor=} leaves {experts} experts without places"
+    assert capacity >= 1, f"{capacity_factor=} leaves {experts} experts without slots"
     # Each token's position among those that chose the same expert; the first get its slots.
     position = (mask.cumsum(0) * mask).sum(-1)  # [tokens], from 1
     kept = position <= capacity  # [tokens]

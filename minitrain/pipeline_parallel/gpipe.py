@@ -4,7 +4,7 @@
 on the next one. So all stages work at the same time, except while the pipeline fills and empties (the bubble).
 **Source.** Huang et al. 2019, "GPipe", §2.2 and §2.3, without the recomputation that the paper adds (chapter 05).
 **Sent.** For each micro-batch, its activations go to the next stage, and their gradient, which is as large, comes back.
-**Cost.** With n ranks the bubble adds (n−1)/m to the time of the work. A rank holds the graphs of all m micro-batches.
+**Cost.** With p ranks, the bubble is (p−1)/(m+p−1) of the time. A rank holds the graphs of all m micro-batches.
 The full form, `minitrain.pipeline_parallel.executor`, adds every other schedule, several tensors of any shape between
 stages, several stages per rank, tied weights, data parallelism within a stage, and checks.
 Also called fill–drain, all-forward-all-backward (AFAB), F-then-B.

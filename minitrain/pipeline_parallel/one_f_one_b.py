@@ -7,7 +7,7 @@ of the oldest micro-batch that is held.
 §2.2.1; the paired exchanges are Megatron-LM's `send_forward_recv_backward` and `send_backward_recv_forward`.
 **Sent.** The same messages as in GPipe. In the steady state both neighbors have a tensor for each other. If each first
 sent its own, both would wait forever under NCCL; so the two tensors travel in one exchange.
-**Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches instead of all m.
+**Cost.** GPipe's time, but rank r of p holds at most p − r micro-batches instead of all m.
 The full form, `minitrain.pipeline_parallel.executor`, adds what the head of `gpipe.py` lists.
 Also called PipeDream-flush, DAPPLE's schedule.
 """

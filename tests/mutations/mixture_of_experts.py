@@ -29,7 +29,7 @@ MUTATIONS = table(
     ("mixture_of_experts.gshard.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance"),
     ("mixture_of_experts.full.routing.position_in_expert", "taken.transpose(1, 2).reshape", "taken.reshape"),
     ("mixture_of_experts.full.gshard.GShard.route", "counted * mean", "mean * mean"),
-    by_claim("mixture_of_experts.gshard", "places given twice"),
+    by_claim("mixture_of_experts.gshard", "slots given twice"),
     ("mixture_of_experts.gshard.route", "mask.transpose(0, 1).flatten(0, 1)", "mask.flatten(0, 1)"),
     by_claim("mixture_of_experts.noisy_top_k", "distance of smooth load"),
     ("mixture_of_experts.full.noisy_top_k.chances", "best[..., choices:]", "best[..., :1]"),

@@ -57,35 +57,20 @@ def with_weights(row, rank):
 # %% exercise-3: solution
 
 
-def cut(costs, stages):
-    layers = len(costs)
-    before = [0, *itertools.accumulate(costs)]
-
-    def slowest(cuts):
-        return max(
-            before[end] - before[begin]
-            for begin, end in itertools.pairwise([0, *cuts, layers])
-        )
-
-    best = min(itertools.combinations(range(1, layers), stages - 1), key=slowest)
-    return [end - begin for begin, end in itertools.pairwise([0, *best, layers])]
+def warmup(rank, ranks):
+    before = 2 * (ranks - rank) - 1  # forwards of a until the first comes up as b
+    row = [f"a{number}" for number in range(before)]
+    for number in range(rank):
+        row += [f"b{number}", f"a{before + number}"]
+    return row + [f"b{rank}"]
 
 
-# %% exercise-3: mistake: leaves the rest to the last
+# %% exercise-3: mistake: each must fill the way down and up
 
 
-def cut(costs, stages):
-    average, counts, begin = sum(costs) / stages, [], 0
-    for stage in range(stages - 1):
-        end = begin + 1
-        while (
-            sum(costs[begin : end + 1]) <= average
-            and len(costs) - end > stages - 1 - stage
-        ):
-            end += 1
-        counts.append(end - begin)
-        begin = end
-    return [*counts, len(costs) - begin]
+def warmup(rank, ranks):
+    row = [f"a{number}" for number in range(ranks - rank)]
+    return row + ["b0"]
 
 
 # %% exercise-4: solution

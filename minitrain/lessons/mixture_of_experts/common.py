@@ -83,7 +83,7 @@ def same_as_full_form(rows: Rows, world: World, router: Router, route: Route, to
 
 
 def most_of_an_expert(rows: Rows, world: World, route: Route, choices: int, source: str) -> None:
-    """Claim that an expert takes as many tokens as it has places, where all tokens want it."""
+    """Claim that an expert takes as many tokens as it has slots, where all tokens want it."""
     formula = "⌊c · T/E⌋" if choices == 1 else f"⌊c · {choices}T/E⌋"
     # In the second case c · kT/E is whole, but a little less in floating point.
     for tokens, experts, factor in ((63, 8, 1.25), (100, 5, 1.15)):

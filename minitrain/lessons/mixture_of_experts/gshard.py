@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.mixture_of_experts.gshard`: its loss, who gets places, and what is dropped."""
+"""The lesson of `minitrain.mixture_of_experts.gshard`: its loss, who gets slots, and what is dropped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEPIKHIN = "Lepikhin et al. 2020"
 
 
 def demo(world: World) -> list[Claim]:
-    """Routes tokens to two experts; the table shows the loss, who gets places, and what is dropped."""
+    """Routes tokens to two experts; the table shows the loss, who gets slots, and what is dropped."""
     rows, experts = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1"), 8
     full = GShard(experts + 3, experts)
 
@@ -43,12 +43,12 @@ def second_always(x: Tensor, weight: Tensor, capacity_factor: float) -> tuple[Te
 
 
 def given_wrongly(rows: Rows, world: World, experts: int, tokens: int = 63) -> None:
-    """Claim that an expert with more first choices than places takes these alone, and no more than it has places."""
+    """Claim that an expert with more first choices than slots takes these alone, and no more than it has slots."""
     x = lesson.random_scores(world, tokens, experts)
     x[:, 0] += 2  # most tokens prefer expert 0
     wanted, (chosen, _, _) = x.argmax(-1), gshard.route(x, lesson.one(world, experts))
     first, second = (chosen[:, choice][chosen[:, choice] >= 0].bincount(minlength=experts) for choice in (0, 1))
     crowded = wanted.bincount(minlength=experts) > first  # some first choices found no place
     twice = (first + second - costs.capacity(tokens, experts, 1.0, 2)).clamp_min(0)
-    what = "places given twice, or to a second choice where a first one found none"
+    what = "slots given twice, or to a second choice where a first one found none"
     rows.add(what, "0", 0, int(twice.sum() + second[crowded].sum()), "1")

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.mixture_of_experts.switch`: its loss, its places, and a router in float32."""
+"""The lesson of `minitrain.mixture_of_experts.switch`: its loss, its slots, and a router in float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minitrain.mixture_of_experts.full.switch import Switch
 
 
 def demo(world: World) -> list[Claim]:
-    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32."""
+    """Routes tokens to one expert; the table shows the loss at balance, slots, dropped tokens, and why in float32."""
     rows, experts, loss_factor = Rows("Fedus et al. 2021, §2.2, equation 4"), 8, 0.01  # α
     for tokens, count, factor in ((61, experts, 1.25), (100, 5, 1.15)):
         full, small = Switch(count + 3, count, capacity_factor=factor), partial(switch.route, capacity_factor=factor)

@@ -25,12 +25,37 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
             each other.
         names: The labels next to the tokens; None: their numbers.
     """
-    groups = max(routing.groups, 1)
+    figure, (axes,) = panels(6.5, 0.6 + 0.21 * _rows(routing))
+    _slots(axes, routing, names)
+    return figure
+
+
+def routers(routings: Mapping[str, Routing], names: Sequence[str]) -> Figure:
+    """As `slots`, for several routers side by side that route the same tokens."""
+    highest = max(map(_rows, routings.values()))
+    figure, each = panels(10.5, 0.9 + 0.21 * highest, len(routings))
+    for axes, (title, routing) in zip(each, routings.items(), strict=True):
+        _slots(axes, routing, names)
+        axes.set_title(title, fontsize=10)
+    return figure
+
+
+def _most(routing: Routing) -> int:
+    """The slots of an expert in a group; without a capacity, as many as the fullest expert has tokens."""
+    if routing.capacity is not None:
+        return routing.capacity
     expert_of_group = routing.group() * routing.experts + routing.expert
-    most = max(int(torch.bincount(expert_of_group).max()), 1) if routing.capacity is None else routing.capacity
+    return max(int(torch.bincount(expert_of_group).max()), 1)
+
+
+def _rows(routing: Routing) -> int:
+    return max(routing.tokens, (_most(routing) * max(routing.groups, 1) + 1) * routing.experts)
+
+
+def _slots(axes: Axes, routing: Routing, names: Sequence[str] | None) -> None:
+    groups = max(routing.groups, 1)
+    most, rows = _most(routing), _rows(routing)
     height = most * groups + 1
-    rows = max(routing.tokens, height * routing.experts)
-    figure, (axes,) = panels(6.5, 0.6 + 0.21 * rows)
     left = torch.linspace(0, rows - 2, routing.tokens).tolist()
     tops = [expert * rows / routing.experts for expert in range(routing.experts)]
     for token, busy in enumerate((routing.experts_per_token() > 0).tolist()):
@@ -51,7 +76,6 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
         axes.plot(0.97, row, "x", color="black", markersize=7)
     axes.set(xlim=(-0.25, 1.4), ylim=(rows - 0.6, -0.7))
     axes.axis("off")
-    return figure
 
 
 def _slot(axes: Axes, row: float, color: str, text: str) -> None:
@@ -67,27 +91,63 @@ def load(wanted: Sequence[int], got: Sequence[int]) -> Figure:
     """Tokens that each expert got, and those that found no slot."""
     figure, (axes,) = panels(6, 3)
     numbers = range(len(got))
-    axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="gray", label="chose it and found no place")
-    axes.bar(numbers, got, edgecolor="black", label="went through it")
+    axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="gray", label="chose it and found no slot")
+    axes.bar(numbers, got, color=COLORS[0], edgecolor="black", label="went through it")
     axes.set(xlabel="expert", ylabel="tokens", xticks=numbers)
     axes.legend(frameon=False)
     return figure
 
 
 def rows_sent(routes: Sequence[Sequence[int]]) -> Figure:
-    """A table of the rows that go from each rank to each, darker for more."""
-    from matplotlib.figure import Figure
-
+    """A table of the rows that go from each rank to each, darker for more; next to it the way back, its transpose."""
     n, most = len(routes), max(max(row) for row in routes) or 1
-    figure = Figure(figsize=(1.5 + 0.8 * n, 1.2 + 0.6 * n), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(routes, cmap="Blues", vmin=0, vmax=most)
-    for source, row in enumerate(routes):
-        for to, count in enumerate(row):
-            color = "white" if count > most / 2 else "black"
-            axes.text(to, source, f"{count}", ha="center", va="center", color=color)
-    axes.set(xticks=range(n), yticks=range(n), xlabel="experts of rank", ylabel="tokens of rank")
-    axes.set_title("rows from each rank to each; on the diagonal they stay", fontsize=10)
+    figure, (there, back) = panels(2 * (1.6 + 0.55 * n), 1.3 + 0.45 * n, 2)
+    for axes, counts, title, ends in (
+        (there, routes, "dispatch", ("from the rank of the tokens", "to the rank of the experts")),
+        (
+            back,
+            [*zip(*routes, strict=True)],
+            "combine: the transpose",
+            ("from the rank of the experts", "to the rank of the tokens"),
+        ),
+    ):
+        axes.imshow(counts, cmap="Greys", vmin=0, vmax=1.5 * most)
+        for source, row in enumerate(counts):
+            for to, count in enumerate(row):
+                # What stays on its rank is no message.
+                looks = {"color": "white" if count > 0.75 * most else "black", "alpha": 0.5 if source == to else 1}
+                axes.text(to, source, f"({count})" if source == to else f"{count}", ha="center", va="center", **looks)
+        names = [f"rank {rank}" for rank in range(n)]
+        axes.set_xticks(range(n), range(n))
+        axes.set_yticks(range(n), names)
+        axes.set(xlabel=ends[1], ylabel=ends[0])
+        axes.set_title(title, fontsize=10)
+    return figure
+
+
+def expert_groups(ranks: int, ep: int, experts: int) -> Figure:
+    """A grid of ranks: a row exchanges tokens and holds every expert once, a column holds the same experts."""
+    from matplotlib.patches import Rectangle
+
+    from minitrain.comm.pictures import RANKS
+
+    figure, (axes,) = panels(6.4, 0.8 + 0.85 * ranks / ep)
+    for rank in range(ranks):
+        row, column = divmod(rank, ep)
+        axes.add_patch(Rectangle((column, row), 0.72, 0.6, facecolor=RANKS[rank][0], alpha=0.25, edgecolor="black"))
+        held = ", ".join(str(expert) for expert in range(experts * column // ep, experts * (column + 1) // ep))
+        axes.text(column + 0.36, row + 0.3, f"rank {rank}\nexperts {held}", ha="center", va="center", fontsize=9)
+    arrow = {"arrowstyle": "<|-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
+    for row in range(ranks // ep):
+        for column in range(ep - 1):
+            axes.annotate("", (column + 1, row + 0.3), (column + 0.72, row + 0.3), arrowprops=arrow)
+            axes.text(column + 0.86, row + 0.24, "tokens", ha="center", va="bottom", fontsize=8)
+    for column in range(ep):
+        for row in range(ranks // ep - 1):
+            axes.annotate("", (column + 0.36, row + 1), (column + 0.36, row + 0.6), arrowprops=arrow)
+            axes.text(column + 0.39, row + 0.8, "sum of experts' gradients", va="center", fontsize=8)
+    axes.set(xlim=(-0.05, ep + 0.1), ylim=(ranks / ep - 0.3, -0.1))
+    axes.axis("off")
     return figure
 
 
@@ -101,12 +161,20 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
     """
     figure, (left, right) = panels(9, 3.6, 2)
     for (factor, entropy), style in zip(entropies.items(), ("-", "--"), strict=True):
-        left.plot(entropy.tolist(), style, label=f"α = {factor:g}")
+        left.plot(entropy.tolist(), style, color="#333333", label=f"α = {factor:g}")
     left.axhline(math.log(experts), color="gray", linewidth=0.8, linestyle=":")
     left.annotate("ln E: all experts alike", (0, math.log(experts)), xytext=(0, 3), textcoords="offset points")
     left.set(xlabel="step", ylabel="entropy of the load, nats", ylim=(0, 1.15 * math.log(experts)))
-    right.plot(list(dropped), [100 * text for text, _ in dropped.values()], "o-", label="text, trained router")
-    right.plot(list(dropped), [100 * even for _, even in dropped.values()], "s--", label="even choices, by the formula")
+    right.plot(
+        list(dropped), [100 * text for text, _ in dropped.values()], "o-", color="#333333", label="text, trained router"
+    )
+    right.plot(
+        list(dropped),
+        [100 * even for _, even in dropped.values()],
+        "s--",
+        color="#888888",
+        label="even choices, by the formula",
+    )
     right.set(xlabel="capacity factor", ylabel="tokens dropped, %", ylim=(0, 100))
     for axes in (left, right):
         axes.legend(frameon=False)
@@ -123,4 +191,16 @@ def balance(curves: Mapping[str, Sequence[float]]) -> Figure:
     axes.axhline(1, color="gray", linewidth=0.8, linestyle=":")
     axes.set(xlabel="step", ylabel="busiest expert's load / mean load", ylim=(0.8, None))
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
+    return figure
+
+
+def biases(loads: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> Figure:
+    """Two panels: the load of each expert in each step, and its bias after the step."""
+    figure, each = panels(9, 3, 2)
+    for axes, of_steps, name in zip(each, (loads, values), ("load, tokens", "bias after the step"), strict=True):
+        for expert, line in zip(range(len(of_steps[0])), ("-", "--", "-.", ":"), strict=False):
+            own = [of_step[expert] for of_step in of_steps]
+            axes.plot(range(1, len(own) + 1), own, line, color=COLORS[expert], lw=2, label=f"expert {expert}")
+        axes.set(xlabel="step", ylabel=name)
+    each[0].legend(frameon=False, fontsize=8)
     return figure

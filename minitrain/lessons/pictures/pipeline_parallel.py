@@ -1,12 +1,14 @@
-"""The picture of the chapter on pipelines: the loss of a small GPT that is trained in five ways."""
+"""The pictures of the chapter on pipelines: ways through the ranks, and the loss of a GPT trained in five ways."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
 from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.pipeline_parallel.full.drawing import KINDS, lighter
 
 TOKENS = 4 * 32  # of a micro-batch: samples times positions
 # name -> (color, line)
@@ -38,4 +40,42 @@ def losses(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks:
         axes.set_xlabel("thousand tokens")
     each[0].set_ylabel("training loss")
     each[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def ways(of_schedules: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
+    """A panel for each schedule: which stages a rank has, and by arrows a micro-batch's way forward through them.
+
+    Args:
+        of_schedules: Name -> ways through the ranks, one where all micro-batches go the same; the s-th entry of a way
+            is the rank that has stage s.
+    """
+    from matplotlib.patches import Rectangle
+
+    figure, each = panels(8.4, 2.7, len(of_schedules))
+    for axes, (name, of_schedule) in zip(each, of_schedules.items(), strict=True):
+        filled: list[int] = []  # the rank of each box so far
+        for way in of_schedule:
+            places = []
+            for stage, rank in enumerate(way):
+                places.append((filled.count(rank), rank))
+                filled.append(rank)
+                corner, face = (places[-1][0] - 0.3, rank - 0.27), lighter(KINDS["F"][1], places[-1][0], 2)
+                axes.add_patch(Rectangle(corner, 0.6, 0.54, facecolor=face))
+                axes.text(*places[-1], f"stage {stage}", ha="center", va="center", fontsize=8)
+            side = -1 if places[0][0] == 0 else 1
+            before = (places[0][0] + 0.75 * side, places[0][1])
+            for start, to in pairwise([before, *places]):
+                # From the edge of one box to that of the next, up or down where they are of one column.
+                down, right = (to[1] > start[1]) - (to[1] < start[1]), (to[0] > start[0]) - (to[0] < start[0])
+                begin = (start[0] + (0.3 * right if start != before else 0), start[1] + (0 if right else 0.27 * down))
+                end = (to[0] - 0.3 * right, to[1] - (0 if right else 0.27 * down))
+                axes.annotate(
+                    "", end, begin, arrowprops={"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
+                )
+        axes.set(xlim=(-0.9, 1.9), ylim=(max(filled) + 0.5, -0.5), xticks=())
+        axes.set_yticks(range(max(filled) + 1), [f"rank {rank}" for rank in range(max(filled) + 1)])
+        axes.set_title(name, fontsize=10)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.tick_params(length=0)
     return figure

@@ -28,7 +28,7 @@ def demo(world: World) -> list[Claim]:
     rows.add(what, "Wᵣ", training.bytes, training.kept, "B", "Narayanan et al. 2019, §3.3")
     mixed = training.microbatches - 1 if world.rank < world.size - 1 else 0
     what = "backwards of this rank r that find other weights than their forward"
-    rows.add(what, "N − 1 for r < n−1, else 0", mixed, training.mixed(), "1")
+    rows.add(what, "N − 1 for r < p−1, else 0", mixed, training.mixed(), "1")
 
     residual, slope = A * B - TARGET, (loss(A + STEP, B) - loss(A - STEP, B)) / (2 * STEP)
     what = "two layers z = b(ax), b updated by −δ in flight: gradient of a minus the finite difference of the loss"

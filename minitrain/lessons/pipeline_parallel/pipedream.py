@@ -14,7 +14,7 @@ def demo(world: World) -> list[Claim]:
     """Trains a GPT without a flush by weight stashing; the table shows versions kept, staleness, and the equation."""
     rows, n = Rows("Narayanan et al. 2019, §3.3"), world.size
     training = versions.observed(world, pipedream.train, schedules.pipedream(n, 16), "weight stashing")
-    kept = "(n−r)", costs.pipedream_versions(n, world.rank)
-    stale = "n−1−r", [costs.pipedream_staleness(n, rank) for rank in range(n)]
+    kept = "(p−r)", costs.pipedream_versions(n, world.rank)
+    stale = "p−1−r", [costs.pipedream_staleness(n, rank) for rank in range(n)]
     versions.add_claims(rows, world, training, kept, stale, ACTIVATIONS)
     return rows.claims()

@@ -42,19 +42,19 @@ def demo_of(world: World, step: Callable[..., Tensor | None], schedule: Schedule
     world.figure(partial(draw_run, spans, schedule, title, "virtual seconds"))
 
     what = "small form: bytes sent by this rank r in a step, activations of A bytes"
-    formula = "m(2 − [r = 0] − [r = n−1]) · A"
+    formula = "m(2 − [r = 0] − [r = p−1]) · A"
     sent = costs.sent([ACTIVATIONS] * (n - 1), n, m, rank).bytes
     rows.add(what, formula, sent, ledger.sent, "B", f"{NARAYANAN}, §3.2")
     held, most, source = {
         "gpipe": ("m", costs.gpipe_in_flight(m), "Huang et al. 2019, §2.3"),
-        "1f1b": ("min(m, n−r)", costs.one_f_one_b_in_flight(n, m, rank), ""),
+        "1f1b": ("min(m, p−r)", costs.one_f_one_b_in_flight(n, m, rank), ""),
     }[schedule.name]
     what = "small form: micro-batches held at most on this rank r: live graphs"
     rows.add(what, held, most, stage.most, "1", source)
     busy = sum(span.end - span.start for span in stage.clock.timeline.spans if span.lane == "compute")
-    idle = max(span.end for span in spans) - busy
-    theory = float(costs.bubble_over_ideal(n, m))
-    rows.add("small form: bubble over the time of the work", "(n−1)/m", theory, idle / busy, "1", how="virtual clock")
+    step_time, what = max(span.end for span in spans), "small form: bubble over the time of a step"
+    theory, share = float(costs.bubble_over_total(n, m)), (step_time - busy) / step_time
+    rows.add(what, "(p−1)/(m+p−1)", theory, share, "1", how="virtual clock")
 
     what = "small form: gradient elements of this rank, and the loss, that differ from one device's or the full form's"
     source = "Huang et al. 2019, §2.3, for the mean; derived for the bits"

@@ -50,7 +50,7 @@ def add_claims(
     rows.add(what, "0", 0, like_equation(world, training, delays, k), "1", source, how="compared")
     predicted = costs.sent([message] * (world.size - 1), world.size, training.microbatches, world.rank).bytes
     more, source = message - 4 * SAMPLES * SEQ * HIDDEN, "Narayanan et al. 2021, §3.2"
-    formula = f"N(2 − [r = 0] − [r = n−1]) · {f'(A + {more})' if more else 'A'}"
+    formula = f"N(2 − [r = 0] − [r = p−1]) · {f'(A + {more})' if more else 'A'}"
     rows.add("bytes sent by this rank r, activations of A bytes", formula, predicted, training.sent, "B", source)
 
 

@@ -33,15 +33,15 @@ def demo(world: World) -> list[Claim]:
         what = "bubble over the total time of N micro-batches, which goes to 0 as N grows"
         source = "Huang et al. 2019, §2.3"
         theory, idle = float(costs.bubble_over_total(n, count)), (end(of_run) - busy) / end(of_run)
-        rows.add(what, "(n−1)/(N+n−1)", theory, idle, "1", f"{source}, for one step", case=f"N = {count}", **clock)
-    what, formula = "time of 1F1B with a flush per m micro-batches, over that without a flush", "(N/m)(m+n−1)/(N+n−1)"
+        rows.add(what, "(p−1)/(N+p−1)", theory, idle, "1", f"{source}, for one step", case=f"N = {count}", **clock)
+    what, formula = "time of 1F1B with a flush per m micro-batches, over that without a flush", "(N/m)(m+p−1)/(N+p−1)"
     theory = float(costs.without_flush_speedup(n, microbatches, total))
     # The quotient of two exact numbers rounds.
     ratio = end(with_flush(world, microbatches, steps)) / end(spans)
     rows.add(what, formula, theory, ratio, "1", "derived", tolerance=1e-12, **clock)
     theory = costs.sent([4 * SAMPLES * WIDTH] * (n - 1), n, total, world.rank).bytes
     what = "bytes sent by this rank r, activations of A bytes"
-    rows.add(what, "N(2 − [r = 0] − [r = n−1]) · A", theory, sent)
+    rows.add(what, "N(2 − [r = 0] − [r = p−1]) · A", theory, sent)
     return rows.claims()
 
 

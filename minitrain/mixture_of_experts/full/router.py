@@ -127,7 +127,7 @@ class Router(nn.Module, ABC):
         places = math.floor(Fraction(factor).limit_denominator(10**6) * self.choices * tokens / self.experts)
         if places < 1:
             raise ValueError(
-                f"capacity_factor={factor} leaves experts={self.experts} without places in a group of {tokens} tokens; "
+                f"capacity_factor={factor} leaves experts={self.experts} without slots in a group of {tokens} tokens; "
                 f"use at least {self.experts}/{self.choices * tokens}, or longer groups"
             )
         return places

@@ -10,6 +10,7 @@ rely on color alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minitrain.pipeline_parallel.full import versions
@@ -44,7 +45,9 @@ class Bar(NamedTuple):
     end: Time
 
 
-def draw(timetable: Timetable, title: str = "", unit: str = "time", until: Time | None = None) -> Figure:
+def draw(
+    timetable: Timetable, title: str = "", unit: str = "time", until: Time | None = None, follow: int | None = None
+) -> Figure:
     """A Gantt chart of a simulated step.
 
     Args:
@@ -52,9 +55,10 @@ def draw(timetable: Timetable, title: str = "", unit: str = "time", until: Time 
         title: Above the picture.
         unit: Of the costs that the timetable was made with.
         until: Where time ends in the picture, to draw several to one scale; None for the end of the step.
+        follow: A micro-batch whose way through the stages is drawn by arrows; None for none.
     """
     bars = [Bar(rank, *slot) for rank, row in enumerate(timetable.slots) for slot in row]
-    return _draw(timetable.schedule, bars, title, unit, until)
+    return _draw(timetable.schedule, bars, title, unit, until, follow=follow)
 
 
 def draw_run(
@@ -64,6 +68,7 @@ def draw_run(
     unit: str = "seconds",
     until: Time | None = None,
     lines: int = 1,
+    follow: int | None = None,
 ) -> Figure:
     """A Gantt chart of a real run in the same style; time 0 is the first start.
 
@@ -76,6 +81,7 @@ def draw_run(
         unit: "virtual seconds" where the clock was virtual.
         until: Where time ends in the picture; None for the end of the run.
         lines: Into how many parts, one below the other, the time is cut, so that short actions can still be read.
+        follow: A micro-batch whose way through the stages is drawn by arrows; None for none.
 
     Raises:
         ValueError: No span is an action.
@@ -90,7 +96,7 @@ def draw_run(
     # Of all ranks, so that a rank that starts later is seen to do so.
     first = min(bar.start for bar in bars)
     moved = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
-    return _draw(schedule, moved, title, unit, until, lines)
+    return _draw(schedule, moved, title, unit, until, lines, follow)
 
 
 def _action(label: str) -> Action | None:
@@ -100,7 +106,15 @@ def _action(label: str) -> Action | None:
         return None
 
 
-def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None, lines: int = 1) -> Figure:
+def _draw(
+    schedule: Schedule,
+    bars: list[Bar],
+    title: str,
+    unit: str,
+    until: Time | None,
+    lines: int = 1,
+    follow: int | None = None,
+) -> Figure:
     # Here, since ranks that train need no matplotlib. Not by pyplot, which keeps each figure until it is closed.
     from matplotlib.figure import Figure
 
@@ -111,6 +125,8 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
     for line in range(lines):
         axes = figure.add_subplot(lines, 1, line + 1)
         _draw_line(axes, schedule, bars, line * length, length, margin=0.01 if lines == 1 else 0)
+        if follow is not None:
+            _draw_way(axes, [bar for bar in bars if bar.action.microbatch == follow])
         if line == 0:
             axes.set_title(title)
         if line == lines - 1:
@@ -126,7 +142,7 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
             for kind, (_, color, hatch) in KINDS.items():
                 mine = [bar for bar in bars if bar.action.stage == stage and bar.action.kind == kind]
                 pieces = [(float(bar.start), float(bar.end - bar.start)) for bar in mine]
-                face = _lighter(color, chunk, schedule.chunks)
+                face = lighter(color, chunk, schedule.chunks)
                 if schedule.versions:
                     face = [VERSIONS[schedule.version_of(bar.action) % len(VERSIONS)] for bar in mine]
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
@@ -138,6 +154,20 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
     axes.set_ylim(schedule.ranks - 0.5, -0.5)
     axes.set_xlim(begin, begin + (1 + margin) * length)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_way(axes: Any, bars: list[Bar]) -> None:
+    """Frames around the actions of a micro-batch, and an arrow from each to the next; other ranks need no W."""
+    way = sorted((bar for bar in bars if bar.action.kind != "W"), key=lambda bar: bar.start)
+    for bar in way:
+        piece = (float(bar.start), float(bar.end - bar.start))
+        axes.broken_barh([piece], (bar.rank - 0.4, 0.8), facecolor="none", edgecolor="black", lw=1.3, zorder=3)
+    looks = {"arrowstyle": "-|>", "lw": 1.3, "color": "black", "shrinkA": 0, "shrinkB": 0}
+    for before, after in pairwise(way):
+        # An arrow along a row would lie on the numbers of other actions.
+        if before.rank != after.rank:
+            ends = (float(after.start), after.rank), (float(before.end), before.rank)
+            axes.annotate("", *ends, arrowprops=looks, annotation_clip=True, zorder=3)
 
 
 def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
@@ -152,7 +182,8 @@ def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
     )
 
 
-def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+def lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The color of a chunk: the first has `color`, later ones are paler."""
     # At most this far towards white, which is the color of bubbles.
     part = 0.6 * chunk / max(1, chunks - 1)
     red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
