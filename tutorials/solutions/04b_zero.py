@@ -28,31 +28,31 @@ def fewer(nodes, local, micro_batches):
 # %% exercise-2: solution
 
 
-def needed(temporaries, checkpoint, region):
-    kept = len(temporaries) * checkpoint
-    return kept + max(temporaries) + checkpoint if region else kept + sum(temporaries)
+def tokens(flops, efficiency, ranks, bandwidth):
+    return -int(-flops * efficiency // (ranks * bandwidth))  # rounded up
 
 
-# %% exercise-2: mistake: a block's output also needs room
+# %% exercise-2: mistake: each brings its own shard
 
 
-def needed(temporaries, checkpoint, region):
-    kept = len(temporaries) * checkpoint
-    return kept + max(temporaries) if region else kept + sum(temporaries)
+def tokens(flops, efficiency, ranks, bandwidth):
+    return -int(-flops * efficiency // bandwidth)
 
 
 # %% exercise-3: solution
 
 
-def tokens(flops, efficiency, ranks, bandwidth):
-    return -int(-flops * efficiency // (ranks * bandwidth))  # rounded up
+def needed(temporaries, checkpoint, region):
+    kept = len(temporaries) * checkpoint
+    return kept + max(temporaries) + checkpoint if region else kept + sum(temporaries)
 
 
-# %% exercise-3: mistake: each brings its own shard
+# %% exercise-3: mistake: a block's output also needs room
 
 
-def tokens(flops, efficiency, ranks, bandwidth):
-    return -int(-flops * efficiency // bandwidth)
+def needed(temporaries, checkpoint, region):
+    kept = len(temporaries) * checkpoint
+    return kept + max(temporaries) if region else kept + sum(temporaries)
 
 
 # %% exercise-4: solution

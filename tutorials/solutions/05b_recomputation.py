@@ -10,48 +10,46 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def times(window):
-    outputs = 1 / window**2  # per element of the ReLU
-    return (4 + 8 * outputs) / (1 / 8 + outputs / 2)
-
-
-# %% exercise-1: mistake: 48 times would be right if the pool kept nothing
-
-
-def times(window):
-    return (4 + 8 / window**2) / (1 / 8)
-
-
-# %% exercise-2: solution
-
-
-def break_even(columns):
-    number = 1 if columns <= 256 else 2 if columns <= 65_536 else 4
-    # A row: (4 + number) · (1 − zeros) · columns + 4 = 4 · columns.
-    return (number + 4 / columns) / (4 + number)
-
-
-# %% exercise-2: mistake: right up to 256 columns
-
-
-def break_even(columns):
-    return (1 + 4 / columns) / 5
-
-
-# %% exercise-3: solution
-
-
 def needed(hidden, seq, rate):
     kept = 2 * 16 * hidden  # bytes per token
     operations = 24 * hidden**2 + 4 * seq * hidden  # per token
     return kept / (operations / rate)
 
 
-# %% exercise-3: mistake: half of it
+# %% exercise-1: mistake: half of it
 
 
 def needed(hidden, seq, rate):
     return 16 * hidden / ((24 * hidden**2 + 4 * seq * hidden) / rate)
+
+
+# %% exercise-2: solution
+
+
+def hidden_blocks(layers, bandwidth, needed):
+    return min(layers, int(layers * bandwidth / needed))
+
+
+# %% exercise-2: mistake: backward would hide those, but forward is half as long
+
+
+def hidden_blocks(layers, bandwidth, needed):
+    return min(layers, int(2 * layers * bandwidth / needed))
+
+
+# %% exercise-3: solution
+
+
+def times(window):
+    outputs = 1 / window**2  # per element of the ReLU
+    return (4 + 8 * outputs) / (1 / 8 + outputs / 2)
+
+
+# %% exercise-3: mistake: 48 times would be right if the pool kept nothing
+
+
+def times(window):
+    return (4 + 8 / window**2) / (1 / 8)
 
 
 # %% exercise-4: solution

@@ -1,19 +1,22 @@
-"""The pictures of the chapter of recomputation: bytes over time, over segments, against work, and losses."""
+"""The pictures of the chapter of recomputation: bytes over time, over segments, against work, copies, and losses."""
 
 from __future__ import annotations
 
+from minitrain.comm.pictures import TIME
 from minitrain.costs import recomputation as costs
 from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.lessons.recomputation.common import Step, Trial
+
+WAYS = ("#000000", "#004488", "#BB5566", "#DDAA33")  # lines of ways to train: no color of ranks, bytes or time
 
 
 def trade(points: dict[str, tuple[int, int]]) -> Figure:
     """Work against memory: one point (most bytes at once, operations) for each way, relative to the first."""
     figure, (axes,) = panels(7, 4)
     first = next(iter(points.values()))
-    for marker, (name, (peak, operations)) in zip("osD^vPX*", points.items(), strict=False):
+    for at, (marker, (name, (peak, operations))) in enumerate(zip("osD^vPX*", points.items(), strict=False)):
         memory, work = 100 * peak / first[0], 100 * operations / first[1]
-        axes.plot(memory, work, marker, markersize=9)
+        axes.plot(memory, work, marker, color=WAYS[at % len(WAYS)], markersize=9)
         axes.annotate(name, (memory, work), xytext=(8, 6), textcoords="offset points")
     box = {"boxstyle": "larrow,pad=0.3", "fc": "#EEEEEE", "ec": "#999999"}
     axes.text(8, 101, "better", rotation=40, fontsize=9, color="#333333", ha="left", va="bottom", bbox=box)
@@ -26,8 +29,9 @@ def trade(points: dict[str, tuple[int, int]]) -> Figure:
 def over_time(steps: dict[str, Step]) -> Figure:
     """The bytes that autograd keeps during a step, one line for each way."""
     figure, (axes,) = panels(8, 4)
-    for (name, step), style in zip(steps.items(), ("-", "--", "-.", ":") * len(steps), strict=False):
-        axes.plot([held / 1e3 for held in step.history], style, drawstyle="steps-post", label=name)
+    for at, (name, step) in enumerate(steps.items()):
+        look = {"linestyle": ("-", "--", "-.", ":")[at % 4], "color": WAYS[at % len(WAYS)]}
+        axes.plot([held / 1e3 for held in step.history], drawstyle="steps-post", label=name, **look)
     axes.set_xlabel("tensors kept or dropped so far, from the beginning of forward to the end of backward")
     axes.set(ylabel="kept for backward, kB", ylim=(0, None))
     axes.legend(frameon=False)
@@ -41,8 +45,12 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
     width = 4 * trial.batch * trial.sequence * trial.hidden
     line = [costs.peak_of_segments(trial.layers, k, width, width) / 1e3 for k in every]
     left.plot(every, line, "-", color="#999999", label="formula")
-    left.plot(list(chain), [step.peak / 1e3 for step in chain.values()], "o", label="counted: most at once")
-    left.plot(list(chain), [step.kept / 1e3 for step in chain.values()], "x", label="counted: after forward")
+    left.plot(
+        list(chain), [step.peak / 1e3 for step in chain.values()], "o", label="counted: most at once", color=WAYS[0]
+    )
+    left.plot(
+        list(chain), [step.kept / 1e3 for step in chain.values()], "x", color=WAYS[2], label="counted: after forward"
+    )
     if 0 in chain:
         where = {"xytext": (6, -4), "textcoords": "offset points", "fontsize": 8}
         left.annotate("from the start", (0, chain[0].peak / 1e3), **where)
@@ -50,8 +58,8 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
     few = range(1, min(6, trial.layers) + 1)
     line = [costs.gpt_peak(*trial.sizes, k, fused=False) / 1e3 for k in few]
     right.plot(few, line, "-", color="#999999")
-    right.plot(list(gpt), [step.peak / 1e3 for step in gpt.values()], "o")
-    right.plot(list(gpt), [step.kept / 1e3 for step in gpt.values()], "x")
+    right.plot(list(gpt), [step.peak / 1e3 for step in gpt.values()], "o", color=WAYS[0])
+    right.plot(list(gpt), [step.kept / 1e3 for step in gpt.values()], "x", color=WAYS[2])
     right.set_title(f"{trial.layers} blocks of a GPT, each keeps about 17 times its input", fontsize=10)
     for axes in (left, right):
         axes.set(xlabel="k, layers in a segment", ylabel="kB", ylim=(0, None))
@@ -62,9 +70,58 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
 def losses(by_width: dict[str, list[float]]) -> Figure:
     """The losses over the steps, one line for each width; means of ten steps."""
     figure, (axes,) = panels(7, 4)
-    for (name, values), style in zip(by_width.items(), ("-", "--", "-.", ":"), strict=True):
+    for (name, values), style, color in zip(by_width.items(), ("-", "--", "-.", ":"), WAYS, strict=True):
         means = [sum(values[at : at + 10]) / 10 for at in range(0, len(values) - 9, 10)]
-        axes.plot(range(10, len(values) + 1, 10), means, style, label=name)
+        axes.plot(range(10, len(values) + 1, 10), means, style, color=color, label=name)
     axes.set(xlabel="step", ylabel="loss, mean of ten steps")
     axes.legend(frameon=False, title="kept in")
+    return figure
+
+
+def copies(layers: int, copy: float) -> list[tuple[str, int, float, float]]:
+    """Row, block, begin and end of each forward (1 long), backward (2 long) and copy of offloaded blocks.
+
+    At most two blocks are on the device: forward waits until the block before the last one is out.
+    """
+    spans, out, now = list[tuple[str, int, float, float]](), list[float](), 0.0
+    for block in range(layers):
+        begin = max(now, out[block - 2]) if block > 1 else now
+        now = begin + 1
+        out.append(max(now, *out[-1:], 0) + copy)
+        spans += [("computing", block, begin, now), ("to the host", block, out[-1] - copy, out[-1])]
+    asked = out[-1]
+    for block in reversed(range(layers)):
+        spans.append(("from the host", block, asked, asked + copy))
+        begin = max(now, asked + copy)
+        # The next block is fetched while this one goes backward.
+        asked, now = begin, begin + 2
+        spans.append(("computing", block, begin, now))
+    return spans
+
+
+def offloading(links: dict[str, float], layers: int = 4) -> Figure:
+    """Computing and copies over time, for each link: what a block's copy takes, in times of its forward."""
+    rows = ("computing", "to the host", "from the host")
+    figure, _ = panels(9, 1.9 * len(links))
+    figure.clear()
+    for axes, (name, copy) in zip(figure.subplots(len(links), 1, sharex=True), links.items(), strict=True):
+        spans, free = copies(layers, copy), 0.0
+        for row, block, begin, end in spans:
+            if row == rows[0]:
+                color, hatch = TIME["communication, exposed"]
+                axes.barh(0, begin - free, 0.7, free, color=color, hatch=hatch, edgecolor="white")
+                free = end
+            color, hatch = TIME["compute"] if row == rows[0] else TIME["communication, hidden"]
+            axes.barh(rows.index(row), end - begin, 0.7, begin, color=color, hatch=hatch, edgecolor="white")
+            box = {"fc": "white", "ec": "none", "pad": 0.8}
+            axes.text((begin + end) / 2, rows.index(row), block, ha="center", va="center", fontsize=7, bbox=box)
+        axes.set_title(name, fontsize=10)
+        axes.set_yticks(range(3), rows)
+        axes.invert_yaxis()
+        axes.set_xticks([])
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("time →")
+    looks = {"compute": "compute", "communication, exposed": "waiting for a copy", "communication, hidden": "copy"}
+    handles = [axes.barh([0], [0], color=TIME[kind][0], hatch=TIME[kind][1], edgecolor="white") for kind in looks]
+    figure.legend(handles, list(looks.values()), loc="outside lower center", ncols=3, frameon=False)
     return figure
