@@ -10,20 +10,18 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def gradients_that_fool():
-    g = torch.zeros(4, 4)
-    # The row's number grows because of one element, the column's because of another.
-    g[0, 1] = g[1, 0] = 1
-    return [g] * 4
+def gradient_that_fools():
+    g = torch.ones(4, 4)
+    # Nothing else is in the corner's row and column, and the sum of R is 1 + 9.
+    g[0, 1:] = g[1:, 0] = 0
+    return g
 
 
-# %% exercise-1: mistake: the smaller of the row's and the column's number
+# %% exercise-1: mistake: without entering the corner's own row and column
 
 
-def gradients_that_fool():
-    g = torch.zeros(4, 4)
-    g[0, 1] = 1
-    return [g] * 4
+def gradient_that_fools():
+    return torch.eye(4)
 
 
 # %% exercise-2: solution

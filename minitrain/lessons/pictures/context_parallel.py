@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minitrain.comm.pictures import RANKS
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.pictures.panels import Figure
+from minitrain.lessons.pictures.panels import Figure, panels
 
 if TYPE_CHECKING:
     from minitrain.lessons.context_parallel.common import Block
-
-COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
 
 
 def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
@@ -25,16 +24,17 @@ def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
     for (name, blocks), matrix, times in zip(forms.items(), *grid, strict=True):
         seq = 1 + max(block.queries[1] for its in blocks for block in its)
         for rank, its in enumerate(blocks):
-            color = COLORS[rank % len(COLORS)]
+            color, hatch = RANKS[rank % len(RANKS)]
+            under = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             for number, block in enumerate(its, 1):
                 (top, bottom), (left, right) = block.queries, block.keys
                 size = right + 1 - left, bottom + 1 - top
-                matrix.add_patch(Rectangle((left, top), *size, facecolor=color, edgecolor="white"))
+                matrix.add_patch(Rectangle((left, top), *size, facecolor=color, hatch=hatch, edgecolor="white"))
                 middle = left + size[0] / 2, top + size[1] / 2
-                matrix.text(*middle, str(number), ha="center", va="center", fontsize=7)
-                times.barh(rank, block.end - block.start, left=block.start, color=color, edgecolor="white")
+                matrix.text(*middle, str(number), ha="center", va="center", fontsize=7, bbox=under)
+                times.barh(rank, block.end - block.start, left=block.start, color=color, hatch=hatch, edgecolor="white")
                 when = (block.start + block.end) / 2
-                times.text(when, rank, str(number), ha="center", va="center", fontsize=7)
+                times.text(when, rank, str(number), ha="center", va="center", fontsize=7, bbox=under)
         matrix.set(xlim=(0, seq), ylim=(seq, 0), aspect="equal", title=name, xlabel="key", ylabel="query")
         matrix.set(xticks=range(0, seq + 1, 4), yticks=range(0, seq + 1, 4))  # borders of the contiguous chunks
         matrix.plot([0, seq], [0, seq], color="black", lw=0.8, ls="--")
@@ -46,6 +46,7 @@ def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
 
 def ulysses(ranks: int, heads: int, seq: int) -> Figure:
     """The rank that holds each head of each token, before and after the first all-to-all."""
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 2.6), layout="constrained", facecolor="white")
@@ -53,7 +54,8 @@ def ulysses(ranks: int, heads: int, seq: int) -> Figure:
     by_head = [[head * ranks // heads for _ in range(seq)] for head in range(heads)]
     titles = ("outside attention: a cut along the sequence", "in attention: a cut along the heads")
     for axes, owner, title in zip(figure.subplots(1, 2), (by_token, by_head), titles, strict=True):
-        axes.imshow(owner, cmap="tab10", vmin=-0.5, vmax=9.5, aspect="auto")
+        colors = ListedColormap([RANKS[rank % len(RANKS)][0] for rank in range(ranks)])
+        axes.imshow(owner, cmap=colors, vmin=-0.5, vmax=ranks - 0.5, aspect="auto")
         for rank in range(ranks):
             middle = (rank + 0.5) / ranks
             x, y = (middle * seq, heads / 2) if owner is by_token else (seq / 2, middle * heads)
@@ -77,10 +79,12 @@ def all_gather() -> Figure:
     for axes, (title, heads, key_heads) in zip(figure.subplots(1, 3, sharey=True), models, strict=True):
         one = costs.Attention(heads, key_heads, seq=ranks[-1], head=1, item=1)
         scale = one.bytes(heads)
-        axes.loglog(ranks, [costs.ring_step(one, n) / scale for n in ranks], "s-", label="ring")
-        axes.loglog(ranks, [2 * costs.gather(one, n).bytes / scale for n in ranks], "o-", label="gather")
+        axes.loglog(ranks, [costs.ring_step(one, n) / scale for n in ranks], "s-", color="#AAAAAA", label="ring")
+        axes.loglog(
+            ranks, [2 * costs.gather(one, n).bytes / scale for n in ranks], "o-", color="#777777", label="gather"
+        )
         fit = [n for n in ranks if heads % n == 0]
-        axes.loglog(fit, [2 * costs.ulysses(one, n).bytes / scale for n in fit], "^-", label="Ulysses")
+        axes.loglog(fit, [2 * costs.ulysses(one, n).bytes / scale for n in fit], "^-", color="black", label="Ulysses")
         cross = costs.crossing(heads, key_heads)
         if cross < max(ranks):
             axes.axvline(cross, color="gray", linestyle=":")
@@ -91,4 +95,32 @@ def all_gather() -> Figure:
         axes.set_title(title, fontsize=9)
     figure.axes[0].set_ylabel("sent by a rank in a step, in S_Q")
     figure.axes[0].legend(fontsize="small")
+    return figure
+
+
+def turning(ranks: int) -> Figure:
+    """A frame for each step of the ring: whose keys and values are next to each rank's queries; pale where masked."""
+    from matplotlib.patches import Rectangle
+
+    figure, (axes,) = panels(7.5, 0.5 + 0.75 * ranks)
+    for step in range(ranks):
+        for rank in range(ranks):
+            owner = (rank - step) % ranks
+            visible = 1.0 if owner <= rank else 0.25
+            for left, width, whose, text in ((0, 0.6, rank, f"Q {rank}"), (0.65, 0.9, owner, f"K, V {owner}")):
+                color, hatch = RANKS[whose % len(RANKS)]
+                box = (2.2 * rank + left, 1.4 * step)
+                axes.add_patch(Rectangle(box, width, 0.8, fc=color, hatch=hatch, ec="white", alpha=visible))
+                under = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+                middle = box[0] + width / 2, box[1] + 0.4
+                axes.text(*middle, text, ha="center", va="center", fontsize=8, bbox=under)
+            if step < ranks - 1 and rank < ranks - 1:  # what goes from the last rank to the first is not drawn
+                begin = (2.2 * rank + 1.1, 1.4 * step + 0.82)
+                axes.annotate("", (begin[0] + 2.2, begin[1] + 0.56), begin, arrowprops={"arrowstyle": "->"})
+    axes.set(xlim=(-0.1, 2.2 * ranks - 0.5), ylim=(1.4 * ranks - 0.5, -0.1))
+    axes.set_xticks([2.2 * rank + 0.8 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
+    axes.set_yticks([1.4 * step + 0.4 for step in range(ranks)], [f"step {step}" for step in range(ranks)])
+    axes.xaxis.tick_top()
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
     return figure

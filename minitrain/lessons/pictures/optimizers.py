@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from minitrain.comm.pictures import BYTES
 from minitrain.lessons.pictures.panels import Figure, panels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STATES, HATCH = BYTES["optimizer states"]
 
 
 def states(measured: dict[str, float]) -> Figure:
     """Bytes of states per parameter, one bar for each optimizer."""
     figure, (axes,) = panels(6, 2.6)
-    bars = axes.barh(list(measured), list(measured.values()), color="#56B4E9")  # as in the bar of memory
+    bars = axes.barh(list(measured), list(measured.values()), color=STATES, hatch=HATCH, edgecolor="white")
     axes.bar_label(bars, [f"{each:.2f}" for each in measured.values()], padding=3)
     axes.invert_yaxis()
     axes.set_xlim(0, 9)
@@ -23,7 +30,7 @@ def losses(by_rank: Sequence[dict[str, list[float]]], last: int = 10) -> Figure:
     (figure, (axes,)), names = panels(7, 3), [*by_rank[0]]
     for row, name in enumerate(names):
         ends = [sum(each[name][-last:]) / last for each in by_rank]
-        axes.plot(ends, [row] * len(ends), "o", color="#0072B2", alpha=0.6)
+        axes.plot(ends, [row] * len(ends), "o", color="#555555", alpha=0.6)
         mean = sum(ends) / len(ends)
         axes.text(mean, row - 0.25, f"{mean:.2f}", ha="center", fontsize=9)
     axes.set_yticks(range(len(names)), names)
@@ -41,7 +48,7 @@ def sweep(by_rank: Sequence[dict[tuple[str, str, int], float]]) -> Figure:
     figure, both = panels(7, 2.8, 2, sharey=True)
     for axes, (optimizer, (_, best)) in zip(both, SCALED.items(), strict=True):
         first = losses[optimizer, "", BATCHES[0]]
-        for rule, marker, color in zip(RULES, "so", ("#D55E00", "#0072B2"), strict=True):
+        for rule, marker, color in zip(RULES, "so", ("#999999", "#000000"), strict=True):
             rest = [losses[optimizer, rule, batch] for batch in BATCHES[1:]]
             axes.plot(BATCHES, [first, *rest], marker=marker, color=color, label=rule)
             for batch, loss in zip(BATCHES[1:], rest, strict=True):
@@ -78,4 +85,63 @@ def ratios(by_matrix: dict[str, list[float]]) -> Figure:
     axes.set_xlabel("step (dashed: second block)")
     axes.set_ylabel("trust ratio")
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
+    return figure
+
+
+def factored(square: Tensor) -> Figure:
+    """The squares of a gradient, and the product of their row and column sums, which are drawn at its edges."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    rows, columns = square.sum(1), square.sum(0)
+    product = rows[:, None] * columns / rows.sum()
+    middle = product.median()
+    how = {"cmap": LinearSegmentedColormap.from_list("states", ["white", STATES, "black"]), "aspect": "auto"}
+    how["norm"] = LogNorm(middle / 50, middle * 50, clip=True)
+    figure, (left, right, scale) = panels(7, 3.2, 3, width_ratios=[1, 1.08, 0.05])
+    left.imshow(square, **how)
+    left.set_title(f"squares: {square.numel():,} numbers", fontsize=10)
+    shown = right.imshow(product, **how)
+    right.set_title(f"R Cᵀ / ΣR, of {len(rows)} + {len(columns)} numbers", fontsize=10, pad=16)
+    # The sums themselves, as means, so that they have the same scale.
+    for sums, size, at in ((columns, len(rows), (0, 1.01, 1, 0.05)), (rows, len(columns), (1.02, 0, 0.06, 1))):
+        edge = right.inset_axes(at)
+        edge.imshow((sums / size)[None] if sums is columns else (sums / size)[:, None], **how)
+        edge.set(xticks=[], yticks=[])
+    for axes in (left, right):
+        axes.set(xlabel="column", ylabel="row", xticks=[], yticks=[])
+    figure.colorbar(shown, cax=scale, label="squared gradient")
+    return figure
+
+
+def geometry(gradient: Tensor) -> Figure:
+    """Where the steps of SGD, of Adam without memory and of Muon move the outputs of all inputs of length 1."""
+    import torch
+
+    u, _, v = torch.linalg.svd(gradient)
+    steps = {"SGD: along G": gradient, "Adam: the sign of G": gradient.sign(), "Muon: U Vᵀ": u @ v}
+    angles = torch.linspace(0, 2 * torch.pi, 200)
+    circle = torch.stack([angles.cos(), angles.sin()])  # (2, angles), a column for each input
+    figure, all_axes = panels(8, 3.3, 3, sharex=True, sharey=True)
+    for axes, (name, step) in zip(all_axes, steps.items(), strict=True):
+        ellipse = 2**0.5 * step / step.norm() @ circle
+        axes.plot(*circle, "--", color="#999999", lw=1)
+        axes.fill(*ellipse, facecolor="#EEEEEE", edgecolor="black", lw=2)
+        for input_ in (0, 25, 50, 75):  # a few inputs, so that one sees who goes where
+            axes.annotate("", ellipse[:, input_], (0, 0), arrowprops={"arrowstyle": "->", "color": "#555555"})
+        axes.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xlabel="output 1")
+        axes.set_title(name, fontsize=10)
+    all_axes[0].set_ylabel("output 2")
+    return figure
+
+
+def singular_values(by_steps: dict[int, Tensor]) -> Figure:
+    """Singular values from the largest to the smallest, a curve for each number of steps of Newton–Schulz."""
+    figure, (axes,) = panels(7, 2.8)
+    for (steps, values), marker, color in zip(
+        by_steps.items(), "os^", ("#BBBBBB", "#777777", "#000000"), strict=True
+    ):  # fmt: skip
+        name = f"after {steps} steps" if steps else "before"
+        axes.semilogy(range(1, len(values) + 1), values, marker=marker, markersize=4, color=color, label=name)
+    axes.set(xlabel="singular values, from the largest to the smallest", ylabel="size")
+    axes.legend(frameon=False)
     return figure

@@ -1,9 +1,10 @@
-"""The picture of the lessons on sequence parallelism."""
+"""The pictures of the lessons on sequence parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from minitrain.comm.pictures import TIME
 from minitrain.costs.sequence_parallel import MASK, STATISTICS
 from minitrain.lessons.pictures.memory_bar import LOOKS
 from minitrain.lessons.pictures.panels import Figure, panels
@@ -53,4 +54,31 @@ def kept(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.08)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def second_gather(product: float = 1.0, message: float = 0.7) -> Figure:
+    """Backward of a product that is cut by columns: its messages after one another, and behind its two products."""
+    figure, both = panels(9, 1.9, 2, sharey=True, sharex=True)
+    dx, da, gather, scatter = "∂X = ∂Y Aᵀ", "∂A = Xᵀ ∂Y", "gather X", "scatter ∂X"
+    waiting = [(1, 0.0, message, gather), (0, message, product, dx), (0, message + product, product, da)]
+    waiting += [(1, message + 2 * product, message, scatter)]
+    hiding = [
+        (1, 0.0, message, gather),
+        (0, 0.0, product, dx),
+        (0, product, product, da),
+        (1, product, message, scatter),
+    ]
+    for axes, name, kind, parts in zip(
+        both, ("one after the other", "the full form"), ("exposed", "hidden"), (waiting, hiding), strict=True
+    ):
+        for row, begin, length, text in parts:
+            color, hatch = TIME[f"communication, {kind}"] if row else TIME["compute"]
+            axes.barh(row, length, 0.7, begin, color=color, hatch=hatch, edgecolor="white")
+            under = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            axes.text(begin + length / 2, row, text, ha="center", va="center", fontsize=8, bbox=under)
+        axes.set_title(name, fontsize=10)
+        axes.set(xlabel="time", xticks=[])
+    both[0].set_yticks((0, 1), ("computing", "sending"))
+    both[0].invert_yaxis()
     return figure

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import exp, log
+
+from minitrain.comm.pictures import RANKS
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons.pictures.panels import Figure, panels
 
@@ -17,7 +20,6 @@ DRAWN: dict[str, tuple[float, float, int | None]] = {
     "MLP up": (8, 2, 0),
     "MLP down": (2, 8, 1),
 }
-COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
 
 
 def weights(ranks: int) -> Figure:
@@ -31,11 +33,12 @@ def weights(ranks: int) -> Figure:
         for rank in range(pieces):
             tall, wide = (height / pieces, width) if dim == 0 else (height, width / pieces)
             x, y = (left, -(rank + 1) * tall) if dim == 0 else (left + rank * wide, -height)
-            color = "#EEEEEE" if dim is None else COLORS[rank % len(COLORS)]
-            axes.add_patch(Rectangle((x, y), wide, tall, facecolor=color, edgecolor="black", lw=0.8))
+            color, hatch = ("#EEEEEE", "") if dim is None else RANKS[rank % len(RANKS)]
+            axes.add_patch(Rectangle((x, y), wide, tall, facecolor=color, hatch=hatch, edgecolor="black", lw=0.8))
             text = str(rank) if dim is not None else "all" if height > 1 else ""
             size = 8 if min(tall, wide) > 0.4 else 6
-            axes.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", fontsize=size)
+            under = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if dim is not None else None
+            axes.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", fontsize=size, bbox=under)
         axes.text(left + width / 2, 0.25, name, ha="center", va="bottom", fontsize=9)
         left += width + 1.0
     axes.text(left, -9.4, "numbers: the rank that holds the piece; gray: on every rank", ha="right", fontsize=9)
@@ -53,7 +56,8 @@ def vocabulary(ranks: int, size: int) -> Figure:
     held = costs.rows(size, ranks)
     for rank in range(ranks):
         real = costs.real_rows(size, ranks, rank)
-        axes.barh(rank, real, left=rank * held, color="#56B4E9", edgecolor="black")
+        color, hatch = RANKS[rank % len(RANKS)]
+        axes.barh(rank, real, left=rank * held, color=color, hatch=hatch, edgecolor="black")
         if real < held:
             axes.barh(rank, held - real, left=rank * held + real, color="white", edgecolor="black", hatch="///")
         first, last = rank * held, rank * held + real - 1
@@ -75,11 +79,39 @@ def loss(ranks: int) -> Figure:
     sizes = [2**power for power in range(8, 19)]
     gathered = [costs.gathered_logits_traffic(1, size, ranks, 0).bytes for size in sizes]
     three = [costs.loss_traffic(1, ranks, 0).bytes for _ in sizes]
-    axes.plot(sizes, gathered, "o-", label="gathered logits")
-    axes.plot(sizes, three, "s--", label="three numbers")
+    axes.plot(sizes, gathered, "o-", color="black", label="gathered logits")
+    axes.plot(sizes, three, "s--", color="#777777", label="three numbers")
     axes.set(xscale="log", xlabel="vocabulary", ylabel=f"bytes a token from each of {ranks} ranks")
     axes.set_yscale("log") if ranks > 1 else None
     axes.axvline(50257, color="#888888", lw=1)
     axes.annotate("GPT-2", (50257, max(three[0], 1)), xytext=(4, 12), textcoords="offset points")
     axes.legend()
+    return figure
+
+
+def merging(powers: tuple[tuple[float, ...], ...] = ((1, 0), (3, 3), (2, 2), (0, 1))) -> Figure:
+    """Logits on several ranks, in ln 2; each rank's exponentials and their sum; and the softmax of all."""
+    figure, (logits, own, merged) = panels(9, 2.8, 3)
+    biggest = max(map(max, powers))
+    total = sum(2.0 ** (x - biggest) for rank in powers for x in rank)
+    column = 0
+    for rank, mine in enumerate(powers):
+        color, hatch = RANKS[rank % len(RANKS)]
+        m, places = max(mine), range(column, column + len(mine))
+        exponentials = [exp((x - m) * log(2)) for x in mine]
+        for axes, heights in (
+            (logits, mine),
+            (own, exponentials),
+            (merged, [each * 2.0 ** (m - biggest) / total for each in exponentials]),
+        ):
+            axes.bar(places, heights, color=color, hatch=hatch, edgecolor="white", width=0.9)
+        logits.plot([column - 0.5, column + len(mine) - 0.5], [m, m], color="black", lw=1.5)
+        logits.text(column + 0.5, m + 0.08, f"$m_{rank}$", ha="center")
+        own.text(column + 0.5, 1.04, f"{sum(exponentials):g}", ha="center")
+        column += len(mine)
+    logits.set(title="logits, in ln 2", ylim=(0, 3.6))
+    own.set(title="$e^{x - m_r}$, and the sums $s_r$", ylim=(0, 1.2))
+    merged.set(title="times $e^{m_r - m} / s$: softmax")
+    for axes in (logits, own, merged):
+        axes.set(xlabel="token", xticks=range(column))
     return figure
