@@ -129,7 +129,7 @@ CHAPTERS = (
     Chapter(
         "14",
         "planning",
-        "profiles, stages with replicas, models of memory and time, the search over all layouts, short trials",
+        "profiles, the best cut into stages, models of memory and time, the search over all layouts, short trials",
         ("composition",),
         column=0.5,
     ),

@@ -48,15 +48,17 @@ def cut(seconds, p):
 # %% exercise-2: solution
 
 
-def careful_stage(seconds, weights, m, bandwidth):
-    return (seconds + 2 * (m - 1) / m * weights / bandwidth) / m
+def bound(stages, m):
+    # Before stage i begins, those before it have sent a micro-batch forward; after its
+    # last backward they still have theirs to do.
+    return max(sum(stages[:i]) + m * each for i, each in enumerate(stages))
 
 
-# %% exercise-2: mistake: the replicas take turns
+# %% exercise-2: mistake: the slowest stage does not set the pace while others fill
 
 
-def careful_stage(seconds, weights, m, bandwidth):
-    return seconds + 2 * (m - 1) / m * weights / bandwidth
+def bound(stages, m):
+    return (m + len(stages) - 1) * max(stages)
 
 
 # %% exercise-3: solution

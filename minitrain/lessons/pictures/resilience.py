@@ -1,0 +1,100 @@
+"""Pictures of resilience: a hang as a monitor sees it, tests in pairs as a graph, a chain of sums by a ring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from itertools import product
+
+from minitrain.comm.pictures import TIME
+from minitrain.costs import resilience as costs
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
+
+RED, GREEN, GRAY = "#D55E00", "#009E73", "#777777"
+
+
+def hang(limit: int, interval: int, since_look: int, step: int = 10) -> Figure:
+    """The steps of a rank that gets stuck, and the monitor's looks until it calls the rank late; in seconds."""
+    alarm = costs.seen_after(since_look, limit, interval)
+    looks = range(-since_look - interval, alarm + 1, interval)
+    figure, (axes,) = panels(9, 2.6)
+    for end in range(0, looks[0], -step):
+        axes.barh(1, step, 0.4, end - step, color=TIME["compute"][0], edgecolor="white")
+        axes.plot(end, 1.3, "v", color="black")
+    axes.barh(1, alarm, 0.4, 0, color="white", edgecolor=GRAY, hatch="///")
+    axes.text(alarm / 2, 1.35, "stuck: no beat", ha="center")
+    axes.text(0, 1.42, "last beat", ha="center")
+    for look in looks:
+        axes.plot([look, look], [-0.25, 0.25], color=RED if look == alarm else "black", linewidth=2)
+    seen = interval - since_look
+    for start, end, text in (
+        (-since_look, 0, f"o = {since_look}"),
+        (0, seen, f"i − o = {seen}"),
+        (seen, alarm, f"limit, by looks: {alarm - seen}"),
+    ):
+        axes.annotate("", (end, -0.45), (start, -0.45), arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
+        axes.text((start + end) / 2, -0.6, text, ha="center", va="top", fontsize=8)
+    axes.text(alarm + 1, 0, "late!", color=RED, va="center")
+    axes.set(ylim=(-1, 1.7), xlim=(looks[0] - 1, alarm + 7), xlabel="seconds after the rank's last beat")
+    axes.set_yticks([1, 0], ["rank 2's steps", "the monitor's looks"])
+    return figure
+
+
+def pairs(rounds: dict[str, Sequence[tuple[int, int]]], faulty: Collection[int], accused: Collection[int]) -> Figure:
+    """Nodes on a circle and a line for each tested pair, in a panel per round; ringed: the accused nodes."""
+    figure, all_axes = panels(4 * len(rounds), 3.4, len(rounds), subplot_kw={"aspect": "equal"})
+    nodes = 1 + max(max(pair) for tested in rounds.values() for pair in tested)
+    spots = [(math.sin(2 * math.pi * n / nodes), math.cos(2 * math.pi * n / nodes)) for n in range(nodes)]
+    for axes, (title, tested) in zip(all_axes, rounds.items(), strict=True):
+        for pair in tested:
+            fails = not set(pair).isdisjoint(faulty)
+            xs, ys = zip(*(spots[node] for node in pair), strict=True)
+            axes.plot(xs, ys, "--" if fails else "-", color=RED if fails else GREEN, linewidth=2, zorder=1)
+        for node, (x, y) in enumerate(spots):
+            face = "#BBBBBB" if node in faulty else "white"
+            axes.plot(x, y, "o", markersize=22, markerfacecolor=face, markeredgecolor="black", zorder=2)
+            if node in accused:
+                axes.plot(x, y, "o", markersize=31, markerfacecolor="none", markeredgecolor=RED, markeredgewidth=2)
+            axes.text(x, y, str(node), ha="center", va="center", zorder=3)
+        axes.set(title=title, xlim=(-1.4, 1.4), ylim=(-1.4, 1.4))
+        axes.axis("off")
+    axes.plot([], [], "-", color=GREEN, label="the pair passes")
+    axes.plot([], [], "--", color=RED, label="it fails")
+    axes.plot([], [], "o", markerfacecolor="#BBBBBB", markeredgecolor="black", label="faulty")
+    axes.plot([], [], "o", markerfacecolor="none", markeredgecolor=RED, label="accused")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def sums(ranks: int, pieces: int) -> Figure:
+    """When each link carries what: the chain of an ordered sum, and a ring all-reduce of the same bytes."""
+    figure, both = panels(9, 2.4, 2, sharex=True)
+    chain, ring = both
+    links = ranks - 1
+    for link, piece in product(range(links), range(pieces)):
+        _box(chain, link, (link + piece) / pieces, 1 / pieces, "the sum so far", piece)
+        back = (pieces + links - 1 + links - 1 - link + piece) / pieces
+        _box(chain, link, back, 1 / pieces, "the result, back", piece)
+    for link, slot in product(range(ranks), range(2 * links)):
+        what = "the sum so far" if slot < links else "the result, back"
+        _box(ring, link, slot / ranks, 1 / ranks, what, (link - slot) % ranks)
+    chain.set_yticks(range(links), [f"{link} ↔ {link + 1}" for link in range(links)])
+    ring.set_yticks(range(ranks), [f"{link} → {(link + 1) % ranks}" for link in range(ranks)])
+    for axes, title in ((chain, "ordered sum, a chain"), (ring, "all-reduce, a ring")):
+        axes.invert_yaxis()
+        axes.set(title=title, xlabel="time, in S/B")
+    chain.set_ylabel("link")
+    figure.legend(*_looks(chain), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _box(axes: Axes, row: int, start: float, width: float, what: str, number: int) -> None:
+    color, hatch = ("#56B4E9", "") if what == "the sum so far" else ("#009E73", "")
+    axes.barh(row, width, 0.7, start, color=color, hatch=hatch, edgecolor="white", label=what)
+    axes.text(start + width / 2, row, str(number), ha="center", va="center", fontsize=8)
+
+
+def _looks(axes: Axes) -> tuple[list, list]:
+    """One handle for each label, of which there are many."""
+    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    return list(found.values()), list(found)
