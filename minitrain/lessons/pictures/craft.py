@@ -50,6 +50,18 @@ def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int
     return curves(lines, "step", LOSS)
 
 
+def own_spike(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """The loss and the gradient's norm over the steps, of each run by name; both logarithmic."""
+    figure, panes = panels(8, 2.8, 2)
+    for (name, found), color in zip(runs.items(), (ORANGE, BLUE), strict=True):
+        for axes, values in zip(panes, found, strict=True):
+            axes.plot(values, color=color, lw=1, label=name if axes is panes[0] else None)
+    for axes, what in zip(panes, (LOSS, "norm of the gradient"), strict=True):
+        axes.set(xlabel="step", title=what, yscale="log")
+    figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
 def rewind(clean: Mapping[int, float], rewound: Mapping[int, float], unattended: Mapping[int, float]) -> Figure:
     """Losses over the batches: with garbage, without it, and rewound."""
     lines = {
