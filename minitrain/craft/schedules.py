@@ -1,8 +1,8 @@
 """Learning-rate schedules: how long a step is, from the first to the last.
 
-**Idea.** Adam's first steps rest on few gradients, so the rate rises from nearly nothing (warm-up). Near the end what
-is left of the loss is the noise of small batches, and shorter steps average it out, so the rate falls. A cosine has to
-know the end from the start. Warm-up, stable, decay (WSD) stays at the peak and falls only over the last steps: a short
+**Idea.** Adam's first steps rest on few gradients, so the rate rises from nearly nothing (warm-up). Near the end, much
+of the loss that remains is noise of small batches, which shorter steps average out, so the rate falls. A cosine has to
+know its end from the start. Warm-up, stable, decay (WSD) stays at the peak and falls only over the last steps: a short
 decay from any checkpoint of the stable part gives a finished model, and the same run goes on without it.
 
 **Source.** Loshchilov & Hutter 2017, "SGDR", §3, and Brown et al. 2020, appendix B, for the cosine to a tenth; Hu et
@@ -23,7 +23,7 @@ def warm_up(step: int, warmup: int) -> float:
 
 
 def done(step: int, first: int, last: int) -> float:
-    """The part of the steps from `first` on that lies behind: 0 until `first`, 1 from `last` on."""
+    """The fraction of the way from step `first` to step `last`: 0 before, 1 after."""
     return min(1.0, max(0.0, (step - first) / max(1, last - first)))
 
 

@@ -10,17 +10,20 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def save_every(spikes_every, stall):
-    # stall/k + k/(2s) is smallest where both are equal: Young's formula of chapter 15,
-    # with spikes as failures.
-    return (2 * spikes_every * stall) ** 0.5
+def threshold(steps, alarms):
+    from statistics import NormalDist
+
+    # A loss is above it with a probability of alarms / steps, on the high side alone.
+    return -NormalDist().inv_cdf(alarms / steps)
 
 
-# %% exercise-1: mistake: most of it for repeated steps
+# %% exercise-1: mistake: only losses above
 
 
-def save_every(spikes_every, stall):
-    return spikes_every / 10
+def threshold(steps, alarms):
+    from statistics import NormalDist
+
+    return -NormalDist().inv_cdf(alarms / steps / 2)
 
 
 # %% exercise-2: solution

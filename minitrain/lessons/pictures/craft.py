@@ -50,6 +50,18 @@ def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int
     return curves(lines, "step", LOSS)
 
 
+def own_spike(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """The loss and the gradient's norm over the steps, of each run by name; both logarithmic."""
+    figure, panes = panels(8, 2.8, 2)
+    for (name, found), color in zip(runs.items(), (ORANGE, BLUE), strict=True):
+        for axes, values in zip(panes, found, strict=True):
+            axes.plot(values, color=color, lw=1, label=name if axes is panes[0] else None)
+    for axes, what in zip(panes, (LOSS, "norm of the gradient"), strict=True):
+        axes.set(xlabel="step", title=what, yscale="log")
+    figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
 def rewind(clean: Mapping[int, float], rewound: Mapping[int, float], unattended: Mapping[int, float]) -> Figure:
     """Losses over the batches: with garbage, without it, and rewound."""
     lines = {
@@ -69,3 +81,15 @@ def schedules(steps: int, warmup: int, decay: int) -> Figure:
     }
     drawn = {name: (range(steps), map(factor, range(steps)), {"color": c}) for name, (factor, c) in lines.items()}
     return curves(drawn, "step", "learning rate\n/ its peak")
+
+
+def branches(losses: Mapping[str, Sequence[float]], begins: Mapping[str, int], first: int = 60) -> Figure:
+    """The loss over the steps of runs by schedule and length; a run of `begins` is drawn from where it branches off."""
+    colors, lines = {"cosine": BLUE, "constant": BLACK, "WSD": ORANGE}, {}
+    for name, values in losses.items():
+        kind, _, steps = name.partition(", ")
+        begin = begins.get(name, first)
+        dots = {"marker": "o", "markevery": [0]} if name in begins else {}
+        look = {"color": colors[kind], "ls": "--" if steps == "160" else "-", "lw": 1.5} | dots
+        lines[name] = (range(begin, len(values) + 1), values[begin - 1 :], look)
+    return curves(lines, "step", "expected loss")
