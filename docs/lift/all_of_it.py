@@ -1,4 +1,4 @@
-"""Five axes: `torchrun --nproc-per-node 16 --local-ranks-filter 15 docs/lift/all_of_it.py`; 8 ranks leave out dp."""
+"""Four axes: `torchrun --nproc-per-node 16 --local-ranks-filter 15 docs/lift/all_of_it.py`; 8 ranks leave out dp."""
 
 from functools import partial
 

@@ -30,7 +30,9 @@ def state_of(stage: Sharded) -> State:
     # Before the first step an optimizer has none, into which states could be read.
     make_states([stage])
     state: State = {}
-    for line in (line for line in stage.lines if line.master is not None):
+    for line in stage.lines:
+        if line.master is None:
+            continue
         if cut := [name for name, parameter in line.parameters.items() if axes_of(parameter)]:
             raise ValueError(
                 f"{cut[0]} is cut over other ranks, too; give `save` ShardedTensors that you make yourself"
