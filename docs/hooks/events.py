@@ -16,6 +16,7 @@ import claims_page
 import explorer
 import game
 import glossary
+import lift
 import links
 import mathematics
 import notebooks
@@ -216,6 +217,8 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "published": lambda: game.published(package),
         "reports": lambda: reports.overview(Path(config.docs_dir) / "reports"),
     }
+    if page.file.src_uri == "lift.md":
+        places |= {name: lambda text=text: text for name, text in lift.places(Path(config.docs_dir) / "lift").items()}
     for name, content in places.items():
         if (place := f"<!-- site:{name} -->") in markdown:
             markdown = markdown.replace(place, content())

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,30 @@ def _read(file: Path) -> tuple[str, tuple[str, ...]]:
     return summary, tuple(name for name in defined if not name.startswith("_"))
 
 
+def exported(module: Module, all_modules: list[Module]) -> str:
+    """The line that imports what a module defines from its chapter, or ""."""
+    for room in (each for each in all_modules if each.is_room):
+        home = _home(room.file).items()
+        where = {name: f"minitrain{at}" if at.startswith(".") else f"{room.name}.{at}" for name, at in home}
+        if names := [name for name, at in where.items() if at == module.name]:
+            return f"from {room.name} import {', '.join(names)}"
+    return ""
+
+
+@cache
+def _home(package: Path) -> dict[str, str]:
+    """From which of its files a package has its names."""
+    found = re.search(r"^_HOME = (\{.*?\})", package.read_text("utf-8"), re.M | re.S)
+    return ast.literal_eval(found[1]) if found else {}
+
+
 def page(module: Module, all_modules: list[Module]) -> str:
     """The Markdown of a module's page; mkdocstrings fills in what the docstrings say."""
     text = f"---\ntitle: {module.name.rpartition('.')[2]}\n---\n\n::: {module.name}\n\n"
+    if line := exported(module, all_modules):
+        # A reader who imports a class wants all of its methods on its page, those of its bases too.
+        text = text.rstrip() + "\n    options: {inherited_members: true}\n\n"
+        text += f'<section class="import" markdown>\n\n```python\n{line}\n```\n\n</section>\n\n'
     if module.is_room:
         inside = [m for m in all_modules if _inside(m, module)]
         text = text.rstrip() + "\n    options: {members: false}\n\n"  # what it passes on stands on its own page
@@ -118,12 +140,12 @@ def page(module: Module, all_modules: list[Module]) -> str:
 
 
 def small_form_first(html: str) -> str:
-    """A page that opens with its small form: the code stands right below the heading."""
-    found = re.search(r'<section class="small-form".*?</section>', html, re.DOTALL)
-    if not found:
-        return html
-    head, end, rest = (html[: found.start()] + html[found.end() :]).partition("</h1>")
-    return head + end + "\n" + found.group() + rest
+    """A page that opens with its import and its small form: the code stands right below the heading."""
+    for kind in ("small-form", "import"):
+        if found := re.search(f'<section class="{kind}".*?</section>', html, re.DOTALL):
+            head, end, rest = (html[: found.start()] + html[found.end() :]).partition("</h1>")
+            html = head + end + "\n" + found.group() + rest
+    return html
 
 
 def linked(html: str, address: Callable[[str], str]) -> str:

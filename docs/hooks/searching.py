@@ -12,6 +12,7 @@ from typing import Any
 WORDS = {
     "running": "install installation setup torchrun GPU NCCL CUDA",
     "training": "train trainer layout preset Slurm Kubernetes",
+    "lift": "own-model library use-it-in-my-code FSDP parallelize Llama integrate",
     "calculator": "memory-calculator fits-on GPU days",
     "which": "which-parallelism decision",
     "explorer": "pipeline-explorer schedules",

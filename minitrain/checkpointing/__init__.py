@@ -5,3 +5,15 @@
 layout and loads it in another; `checkpoint` does so with whole trainings. In `full`, `shards` says which part of each
 tensor a rank holds, `manifest` what is complete and undamaged, and `weights` brings plain weights in and out.
 """
+
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
+
+if TYPE_CHECKING:
+    from minitrain.checkpointing.checkpoint import load, newest, save
+    from minitrain.checkpointing.full.stage import state_of
+
+_HOME = {"load": "checkpoint", "newest": "checkpoint", "save": "checkpoint", "state_of": "full.stage"}
+__all__ = ["load", "newest", "save", "state_of"]
+__getattr__ = lazily(__name__, _HOME)

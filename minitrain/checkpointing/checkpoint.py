@@ -69,6 +69,12 @@ def save(
     Raises:
         ValueError: On every rank alike, before anything is written: shards that do not make up the tensors, or `extra`
             that is not JSON or differs between ranks.
+
+    Examples:
+        >>> from minitrain.checkpointing import save, state_of
+        >>> from minitrain.zero import Zero3
+        >>> model = Zero3(model, torch.optim.AdamW, lr=0.01)
+        >>> path = save(folder, 100, state_of(model), {"steps": 100})
     """
     folder = Path(folder)
     final = folder / f"step-{step:08d}"
@@ -116,6 +122,14 @@ def load(
         ValueError: On every rank alike, before any tensor is changed: the checkpoint is damaged, or of another model;
             names files or tensors.
         OSError: On every rank alike: a file could not be read. Some shards may have been filled.
+
+    Examples:
+        >>> from minitrain.checkpointing import load, newest, save, state_of
+        >>> from minitrain.zero import Zero1, Zero3
+        >>> save(folder, 100, state_of(Zero3(model, torch.optim.AdamW, lr=0.01)), {"steps": 100})
+        >>> other = Zero1(Llama(), torch.optim.AdamW, lr=0.01)  # or any other number of ranks
+        >>> steps = load(newest(folder), state_of(other))["steps"]
+        >>> other.restore()
     """
     path = Path(path)
     if check and (found := _damage(path, group)):

@@ -102,6 +102,14 @@ def clip_grad_norm(part: Any, max_norm: float) -> Float64[Tensor, ""]:
     Raises:
         ValueError: `max_norm` is not positive; there is no parameter; the parameters are in a pipeline or a stage of
             ZeRO, which has to be given itself, or in a small form's layer; axes of ranks share more than this rank.
+
+    Examples:
+        >>> from minitrain.composition import clip_grad_norm
+        >>> from minitrain.data_parallel import DataParallel
+        >>> model = DataParallel(model)
+        >>> cross_entropy(model(tokens), targets).backward()
+        >>> model.synchronize()
+        >>> norm = clip_grad_norm(model, 1.0)
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual, float('inf') leaves gradients alone")

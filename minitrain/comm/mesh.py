@@ -24,6 +24,11 @@ def axes(**sizes: int) -> DeviceMesh:
 
     Raises:
         ValueError: The sizes do not multiply to the world size, or one of them is below 1.
+
+    Examples:
+        >>> from minitrain.comm import axes
+        >>> mesh = axes(dp=2, tp=2)
+        >>> dp, tp = (mesh[name].get_group() for name in ("dp", "tp"))
     """
     ranks = dist.get_world_size()
     named = ", ".join(f"{name}={size}" for name, size in sizes.items())

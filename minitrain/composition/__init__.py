@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
+    from minitrain.comm.clip_grad_norm import clip_grad_norm
     from minitrain.composition.layout import make_axes
     from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 
@@ -22,7 +23,8 @@ _HOME = {
     "Run": "settings",
     "Settings": "settings",
     "Steps": "settings",
+    "clip_grad_norm": ".comm.clip_grad_norm",
     "make_axes": "layout",
 }
-__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "make_axes"]
+__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "clip_grad_norm", "make_axes"]
 __getattr__ = lazily(__name__, _HOME)

@@ -20,9 +20,9 @@ from minitrain.comm.lazy import lazily
 if TYPE_CHECKING:
     from minitrain.mixture_of_experts.full.bias_balanced import BiasBalanced
     from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
-    from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel
+    from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
     from minitrain.mixture_of_experts.full.gshard import GShard
-    from minitrain.mixture_of_experts.full.layer import MoELayer
+    from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss
     from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK
     from minitrain.mixture_of_experts.full.router import Router
     from minitrain.mixture_of_experts.full.routing import Routing
@@ -40,6 +40,8 @@ _HOME = {
     "Routing": "full.routing",
     "Switch": "full.switch",
     "TopK": "full.top_k",
+    "auxiliary_loss": "full.layer",
+    "split_data_parallel": "full.expert_parallel",
 }
 __all__ = [
     "BiasBalanced",
@@ -52,5 +54,7 @@ __all__ = [
     "Routing",
     "Switch",
     "TopK",
+    "auxiliary_loss",
+    "split_data_parallel",
 ]
 __getattr__ = lazily(__name__, _HOME)

@@ -63,6 +63,13 @@ class Pipeline:
     Raises:
         ValueError: On every rank alike: the schedule is not valid, differs between ranks, or is for another number of
             ranks; the number of stages is wrong; the last stage's rank has no loss; copies of a tied parameter differ.
+
+    Examples:
+        >>> from minitrain.pipeline_parallel import SCHEDULES, Pipeline, split, ties
+        >>> layers = nn.Sequential(model.embedding, *model.blocks, model.norm, model.head)
+        >>> stages = split(layers, [2, 1, 1, 3])
+        >>> pipeline = Pipeline([stages[rank]], SCHEDULES["1f1b"](ranks, 2), cross_entropy, ties=ties(stages))
+        >>> loss = pipeline.step(tokens.chunk(2), targets.chunk(2))
     """
 
     def __init__(

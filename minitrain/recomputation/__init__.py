@@ -7,3 +7,14 @@ Three files that differ in what is computed again: `checkpoint` each block by it
 Four more compute nothing again: what waits for backward may be encoded (`binarized` and `sparse_rows` without loss,
 `delayed_precision` with fewer bits), or wait on the host (`activation_offload`).
 """
+
+from typing import TYPE_CHECKING
+
+from minitrain.comm.lazy import lazily
+
+if TYPE_CHECKING:
+    from minitrain.recomputation.full.every_block import recompute
+
+_HOME = {"recompute": "full.every_block"}
+__all__ = ["recompute"]
+__getattr__ = lazily(__name__, _HOME)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minitrain.tensor_parallel.full.attention import ParallelAttention, ParallelMLP
     from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
     from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+    from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
     from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
 
 _HOME = {
@@ -27,6 +28,7 @@ _HOME = {
     "RowParallelLinear": "full.linear",
     "VocabParallelEmbedding": "full.vocab_parallel",
     "VocabParallelHead": "full.vocab_parallel",
+    "sum_partial_gradients": "full.parameter_layout",
     "vocab_parallel_cross_entropy": "full.cross_entropy",
 }
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "RowParallelLinear",
     "VocabParallelEmbedding",
     "VocabParallelHead",
+    "sum_partial_gradients",
     "vocab_parallel_cross_entropy",
 ]
 __getattr__ = lazily(__name__, _HOME)

@@ -6,6 +6,13 @@ FOREGROUND = "the demo saves in the foreground"
 OTHERS = "no demo reads weights of others"
 
 MUTATIONS = table(
+    by_test(
+        "tests/composition/test_lift.py::test_a_training_goes_on_from_a_checkpoint_on_fewer_ranks",
+        "the trainer has a state of its own",
+    ),
+    ("checkpointing.full.stage.state_of", "make_states([stage])", "pass"),
+    ("checkpointing.full.stage.state_of", 'kept[f"optimizer.{kind}"] = value', 'kept[f"optimizer.{kind}"] = value * 1'),
+    ("checkpointing.full.stage.state_of", "value[offset:]", "value[0:]"),
     by_test("tests/checkpointing/test_checkpoint.py::test_clocks_play_no_part", "the demo saves once into each folder"),
     ("checkpointing.checkpoint._tidy", "left = keep - 1", "left = keep"),
     by_test("tests/trainer/test_saving.py::test_one_writer_one_copy_and_values_of_the_moment", FOREGROUND),

@@ -8,6 +8,7 @@ tensor of one device, under its name there. With these, no knowledge of the layo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from minitrain.composition.gradients import Gradients
 from minitrain.composition.model import Part
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
 from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.sharded import Sharded
 
 
 def state_of(part: Part, gradients: Gradients) -> State:
@@ -30,7 +32,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
     """
     gradients.wait()  # a shard is part of what may still be on its way
     # Before the first step an optimizer has none, into which states could be read.
-    make_states(gradients)
+    make_states(gradients.shards)
     state: State = {}
     for shard in gradients.shards:
         for line in shard.lines:
@@ -104,9 +106,9 @@ def _add_whole(
 
 
 @torch.no_grad()
-def make_states(gradients: Gradients) -> None:
+def make_states(stages: Iterable[Sharded]) -> None:
     """Have each optimizer create its states, all zero, which it otherwise does in its first step."""
-    for shard in gradients.shards:
+    for shard in stages:
         missing = [line for line in shard.lines if line.master is not None and line.master not in shard.optimizer.state]
         if not missing:
             continue
@@ -123,15 +125,19 @@ def make_states(gradients: Gradients) -> None:
         for group, lr, weight_decay in kept:
             group["lr"], group["weight_decay"] = lr, weight_decay
         # The step that made the states has counted itself.
-        set_steps(gradients, 0)
+        _count(shard, 0)
 
 
 def set_steps(gradients: Gradients, steps: int) -> None:
     """Set what the optimizers count: the steps done, which Adam's bias correction needs."""
     for shard in gradients.shards:
-        for state in shard.optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(steps)
+        _count(shard, steps)
+
+
+def _count(stage: Sharded, steps: int) -> None:
+    for state in stage.optimizer.state.values():
+        if "step" in state:
+            state["step"].fill_(steps)
 
 
 def refresh(gradients: Gradients) -> None:

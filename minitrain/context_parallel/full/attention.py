@@ -80,6 +80,13 @@ class ContextAttention(CausalAttention):
     Raises:
         ValueError: On every rank alike: the mode is unknown, or the sequence too short for the ranks; this rank is not
             in the group.
+
+    Examples:
+        >>> from minitrain.context_parallel import ContextAttention, held
+        >>> core = ContextAttention(None, "zigzag", seq=32)
+        >>> query = torch.randn(1, 8, len(held("zigzag", 32, rank, ranks)), 16)  # [batch, heads, held, head]
+        >>> key, value = torch.randn(2, 1, 2, 8, 16)  # two heads, each for four of the query's
+        >>> y = core(query, key, value)
     """
 
     dropout: AttentionDropout  # type: ignore[bad-override]

@@ -32,6 +32,11 @@ def take(
     Raises:
         ValueError: Tokens and targets have different shapes, the mode is unknown, or the sequence is too short. Where
             ranks are checked also, on every rank alike, if shapes differ between ranks.
+
+    Examples:
+        >>> from minitrain.context_parallel import take
+        >>> text = torch.arange(33)[None]  # the same on all ranks
+        >>> tokens, targets = take(text[:, :-1], text[:, 1:], "zigzag")
     """
     comm = as_comm(comm)
     if tokens.shape != targets.shape:

@@ -28,6 +28,14 @@ class DataParallel(BucketedDataParallel):
     Raises:
         RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
             `synchronize()`: its bucket may have left with the first alone.
+
+    Examples:
+        >>> from minitrain.data_parallel import DataParallel
+        >>> model = DataParallel(model)
+        >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        >>> cross_entropy(model(tokens), targets).backward()
+        >>> model.synchronize()
+        >>> optimizer.step()
     """
 
     def _prepare(self, bucket_megabytes: float) -> None:

@@ -207,6 +207,13 @@ class ExpertParallel(Replica):
 
     Raises:
         ValueError: As for `Replica`; or a mixture has fewer experts than `groups.experts` has ranks.
+
+    Examples:
+        >>> from minitrain.mixture_of_experts import ExpertParallel, MoELayer, Switch, split_data_parallel
+        >>> layer = MoELayer(Switch(64, experts=4), [nn.Linear(64, 64) for _ in range(4)])
+        >>> model = ExpertParallel(layer, split_data_parallel(ep=2))  # two experts on each rank
+        >>> (model(torch.randn(2, 16, 64)).square().mean() + model.module.auxiliary_loss).backward()
+        >>> model.synchronize()
     """
 
     def __init__(

@@ -49,6 +49,12 @@ class MoELayer(nn.Module):
     Raises:
         ValueError: The number of experts is not the router's; `compute` is unknown, or does not work with these
             experts.
+
+    Examples:
+        >>> from minitrain.mixture_of_experts import MoELayer, Switch
+        >>> layer = MoELayer(Switch(64, experts=4), [nn.Linear(64, 64) for _ in range(4)])
+        >>> y = layer(torch.randn(2, 16, 64))
+        >>> loss = y.square().mean() + layer.auxiliary_loss
     """
 
     def __init__(

@@ -45,6 +45,12 @@ class Muon(OnShards):
         ValueError: An option is not what it should be, or Muon is to step something that is no matrix.
 
     The options up to `adjust_lr_fn` are those of `torch.optim.Muon`.
+
+    Examples:
+        >>> from minitrain.optimizers import Muon
+        >>> matrices = [each for each in model.blocks.parameters() if each.dim() == 2]
+        >>> others = [model.embedding.weight, *(each for each in model.parameters() if each.dim() == 1)]
+        >>> optimizer = Muon([{"params": matrices}, {"params": others, "use_muon": False, "lr": 3e-4}], lr=0.02)
     """
 
     def __init__(

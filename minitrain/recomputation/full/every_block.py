@@ -42,6 +42,10 @@ def recompute(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] = chec
         ValueError: There is no block, or one of them is recomputed already.
 
     Source: Chen et al. 2016, §4.
+
+    Examples:
+        >>> from minitrain.recomputation import recompute
+        >>> recompute(model.blocks)
     """
     chosen = list(dict.fromkeys(blocks))  # a block that the model has twice is still one
     check(chosen)

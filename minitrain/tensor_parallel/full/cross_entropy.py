@@ -90,6 +90,11 @@ def vocab_parallel_cross_entropy(
     Raises:
         ValueError: On every rank alike: shapes do not fit; with checking, ranks bring different targets or shapes.
         IndexError: With checking, on every rank alike: a target is outside the vocabulary. Unchecked the loss is ∞.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import vocab_parallel_cross_entropy
+        >>> logits = torch.randn(2, 8, 64)  # this rank's quarter of 256 tokens
+        >>> loss = vocab_parallel_cross_entropy(logits, torch.arange(16).view(2, 8))
     """
     comm = as_comm(comm)
     if targets.shape != logits.shape[:-1]:

@@ -151,6 +151,11 @@ class ColumnParallelLinear(ParallelLayer):
     Raises:
         ValueError: This rank is not in the group; `out_features` does not divide by the ranks, or `shards` does not
             divide them.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+        >>> up, down = ColumnParallelLinear(64, 256), RowParallelLinear(256, 64)
+        >>> y = down(up(torch.randn(8, 64)).relu())  # x and y are the same on all ranks
     """
 
     def __init__(
@@ -236,6 +241,10 @@ class RowParallelLinear(ParallelLayer):
 
     Raises:
         ValueError: This rank is not in the group, or `in_features` does not divide by the ranks.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import RowParallelLinear
+        >>> down = RowParallelLinear.from_linear(model.blocks[0].mlp.down)
     """
 
     def __init__(

@@ -80,6 +80,12 @@ def sum_partial_gradients(module: nn.Module, comm: AnyComm = None) -> None:
 
     Raises:
         ValueError: This rank is not in the group; with checking also where ranks have gradients for other parameters.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import ColumnParallelLinear, sum_partial_gradients
+        >>> key = ColumnParallelLinear(64, 16, shards=2)  # two heads on four ranks
+        >>> (rank * key(torch.ones(64))).sum().backward()
+        >>> sum_partial_gradients(key)
     """
     each_once = {id(piece.parameter): piece for piece in pieces(module)}.values()
     sum_partial([(piece.parameter, piece.gradient) for piece in each_once if piece.gradient is not None], as_comm(comm))

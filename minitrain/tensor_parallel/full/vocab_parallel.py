@@ -70,6 +70,11 @@ class VocabParallelEmbedding(ParallelLayer):
     Attributes:
         weight: This rank's rows, `[vocabulary/tp, hidden]`.
         rows: Which these are.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import VocabParallelEmbedding
+        >>> embedding = VocabParallelEmbedding.from_embedding(model.embedding)
+        >>> x = embedding(torch.tensor([[1, 2, 3]]))  # [batch, seq, hidden], on every rank
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, comm: AnyComm = None):
@@ -139,6 +144,12 @@ class VocabParallelHead(ParallelLayer):
         weight: This rank's rows, `[vocabulary/tp, hidden]`.
         bias: This rank's part, `[vocabulary/tp]`, or None.
         rows: Which these are.
+
+    Examples:
+        >>> from minitrain.tensor_parallel import VocabParallelEmbedding, VocabParallelHead
+        >>> embedding = VocabParallelEmbedding.from_embedding(model.embedding)
+        >>> head = VocabParallelHead.from_linear(model.head, shard=embedding.weight)  # tied
+        >>> logits = head(embedding(torch.tensor([[1, 2]])))  # [batch, seq, vocabulary/tp]
     """
 
     def __init__(self, in_features: int, vocabulary: int, bias: bool = False, comm: AnyComm = None):

@@ -49,6 +49,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Raises:
         ValueError: On every rank alike: this rank is not in the group; parameters or settings differ between ranks;
             the optimizer mixes elements.
+
+    Examples:
+        >>> from minitrain.zero import ShardedOptimizer
+        >>> optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
     """
 
     def __init__(
@@ -187,6 +191,14 @@ class Zero1(Sharded):
 
     `synchronize()` overwrites the gradients' lines: this rank's part (`line.gradient`) is then the mean over ranks, and
     the rest is undefined until `zero_grad()`. It sends all lines, unless `send_in_backward` has them leave earlier.
+
+    Examples:
+        >>> from minitrain.zero import Zero1
+        >>> model = Zero1(model, torch.optim.AdamW, lr=0.01)
+        >>> cross_entropy(model(tokens), targets).backward()
+        >>> model.synchronize()
+        >>> norm = model.clip_grad_norm(1.0)
+        >>> model.step()
     """
 
     def _prepare(self) -> None:

@@ -95,6 +95,15 @@ class Zero2(Sharded):
 
     Raises:
         RuntimeError: In backward, when a parameter gets a second gradient in one micro-batch.
+
+    Examples:
+        >>> from minitrain.zero import Zero2
+        >>> model = Zero2(model, torch.optim.AdamW, lr=0.01)
+        >>> with model.no_sync():  # every micro-batch but the last
+        ...     (cross_entropy(model(tokens), targets) / 2).backward()
+        >>> (cross_entropy(model(tokens), targets) / 2).backward()
+        >>> model.synchronize()
+        >>> model.step()
     """
 
     drain = True

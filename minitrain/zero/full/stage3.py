@@ -55,6 +55,14 @@ class Zero3(Zero2):
     Raises:
         RuntimeError: In forward and backward, with torch's debug level above OFF: ranks call different units. In
             backward, with `create_graph=True`.
+
+    Examples:
+        >>> from minitrain.zero import Zero3
+        >>> model = Zero3(model, torch.optim.AdamW, lr=0.01)
+        >>> cross_entropy(model(tokens), targets).backward()
+        >>> model.synchronize()
+        >>> model.step()
+        >>> weights = model.full_state_dict()  # on every rank
     """
 
     shards_parameters = True
