@@ -2,6 +2,8 @@
 
 Softmax in blocks: `online_softmax`. Keys and values travel: `ring_attention`, and `zigzag`, which gives all ranks equal
 work under a causal mask. Heads are exchanged for tokens: `ulysses`. Keys and values are gathered: `all_gather`.
+
+The names that the package itself has are full forms; the small form of one of them is `zigzag.held`.
 """
 
 from typing import TYPE_CHECKING
