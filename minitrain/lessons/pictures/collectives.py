@@ -43,7 +43,7 @@ def halving() -> Figure:
     states: list[list[list[Chunk]]] = []
     for width in (4, 2, 1):  # chunks in which a rank continues
         with_mine = [[other for other in range(4) if (other ^ rank) % width == 0] for rank in range(4)]
-        rows = [
+        rows: list[list[Chunk]] = [
             [(with_mine[rank] if chunk // width == rank // width else (), chunk) for chunk in range(4)]
             for rank in range(4)
         ]
