@@ -106,11 +106,12 @@ def turning(ranks: int) -> Figure:
     for step in range(ranks):
         for rank in range(ranks):
             owner = (rank - step) % ranks
-            visible = 1.0 if owner <= rank else 0.25
+            masked = owner > rank
             for left, width, whose, text in ((0, 0.6, rank, f"Q {rank}"), (0.65, 0.9, owner, f"K, V {owner}")):
                 color, hatch = RANKS[whose % len(RANKS)]
                 box = (2.2 * rank + left, 1.4 * step)
-                axes.add_patch(Rectangle(box, width, 0.8, fc=color, hatch=hatch, ec="white", alpha=visible))
+                hatch, alpha = ("", 0.25) if masked else (hatch, 1.0)
+                axes.add_patch(Rectangle(box, width, 0.8, fc=color, hatch=hatch, ec="white", alpha=alpha))
                 under = {"facecolor": "white", "edgecolor": "none", "pad": 1}
                 middle = box[0] + width / 2, box[1] + 0.4
                 axes.text(*middle, text, ha="center", va="center", fontsize=8, bbox=under)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import BYTES
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Axes, Figure, panels
 
 if TYPE_CHECKING:
+    from matplotlib.image import AxesImage
     from torch import Tensor
 
 STATES, HATCH = BYTES["optimizer states"]
@@ -94,22 +95,26 @@ def factored(square: Tensor) -> Figure:
 
     rows, columns = square.sum(1), square.sum(0)
     product = rows[:, None] * columns / rows.sum()
-    middle = product.median()
-    how = {"cmap": LinearSegmentedColormap.from_list("states", ["white", STATES, "black"]), "aspect": "auto"}
-    how["norm"] = LogNorm(middle / 50, middle * 50, clip=True)
-    figure, (left, right, scale) = panels(7, 3.2, 3, width_ratios=[1, 1.08, 0.05])
-    left.imshow(square, **how)
-    left.set_title(f"squares: {square.numel():,} numbers", fontsize=10)
-    shown = right.imshow(product, **how)
-    right.set_title(f"R Cᵀ / ΣR, of {len(rows)} + {len(columns)} numbers", fontsize=10, pad=16)
+    middle = product.median().item()
+    colors = LinearSegmentedColormap.from_list("states", ["white", STATES, "black"])
+    scale = LogNorm(middle / 50, middle * 50, clip=True)
+
+    def draw(axes: Axes, values: Tensor) -> AxesImage:
+        axes.set(xticks=[], yticks=[])
+        # An image of as many pixels as numbers: resampled, it would be a hundred times as large.
+        return axes.imshow(values, cmap=colors, norm=scale, aspect="auto", interpolation="none")
+
+    figure, (left, right, bar) = panels(7, 3.2, 3, width_ratios=[1, 1.08, 0.05])
+    shown = draw(left, square)
+    draw(right, product)
     # The sums themselves, as means, so that they have the same scale.
-    for sums, size, at in ((columns, len(rows), (0, 1.01, 1, 0.05)), (rows, len(columns), (1.02, 0, 0.06, 1))):
-        edge = right.inset_axes(at)
-        edge.imshow((sums / size)[None] if sums is columns else (sums / size)[:, None], **how)
-        edge.set(xticks=[], yticks=[])
+    draw(right.inset_axes((0, 1.01, 1, 0.05)), columns[None] / len(rows))
+    draw(right.inset_axes((1.02, 0, 0.06, 1)), rows[:, None] / len(columns))
+    left.set_title(f"squares: {square.numel():,} numbers", fontsize=10)
+    right.set_title(f"R Cᵀ / ΣR, of {len(rows)} + {len(columns)} numbers", fontsize=10, pad=16)
     for axes in (left, right):
-        axes.set(xlabel="column", ylabel="row", xticks=[], yticks=[])
-    figure.colorbar(shown, cax=scale, label="squared gradient")
+        axes.set(xlabel="column", ylabel="row")
+    figure.colorbar(shown, cax=bar, label="squared gradient")
     return figure
 
 
@@ -127,7 +132,8 @@ def geometry(gradient: Tensor) -> Figure:
         axes.plot(*circle, "--", color="#999999", lw=1)
         axes.fill(*ellipse, facecolor="#EEEEEE", edgecolor="black", lw=2)
         for input_ in (0, 25, 50, 75):  # a few inputs, so that one sees who goes where
-            axes.annotate("", ellipse[:, input_], (0, 0), arrowprops={"arrowstyle": "->", "color": "#555555"})
+            x, y = ellipse[:, input_].tolist()
+            axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": "#555555"})
         axes.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xlabel="output 1")
         axes.set_title(name, fontsize=10)
     all_axes[0].set_ylabel("output 2")
