@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from minitrain.comm.pictures import RANKS
 from minitrain.lessons.pictures.panels import Figure, panels
 
 if TYPE_CHECKING:
@@ -32,6 +33,28 @@ def links(points: list[tuple[int, int, float, float]]) -> Figure:
     axes.set(xlabel="workers n", ylabel="bytes through the busiest link, in S", title="Who is the bottleneck")
     axes.set(ylim=(0, 16), xlim=(1.5, 16))
     figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def clocks(updates: Sequence[tuple[float, int]], seconds: float, bound: int) -> Figure:
+    """The clock of each worker over time, and the band in which it may begin a step: up to `bound` above the slowest.
+
+    Args:
+        updates: The moment and the worker of each update.
+        seconds: Where the picture ends.
+        bound: s.
+    """
+    figure, (axes,) = panels(8, 3)
+    workers, moments = sorted({worker for _, worker in updates}), sorted({0.0, seconds, *(time for time, _ in updates)})
+    at = {each: [sum(who == each and time <= now for time, who in updates) for now in moments] for each in workers}
+    slowest = [min(each) for each in zip(*at.values(), strict=True)]
+    axes.fill_between(moments, slowest, [least + bound for least in slowest], step="post", color="#EEEEEE")
+    for worker, clock in at.items():
+        # Side by side, where clocks are equal.
+        shifted = [value + 0.08 * (worker - 2) for value in clock]
+        axes.step(moments, shifted, where="post", color=RANKS[worker][0], lw=2, label=f"worker {worker}")
+    axes.set(xlim=(0, seconds), xlabel="virtual seconds", ylabel="clock: steps finished")
+    figure.legend(frameon=False, loc="outside right center")
     return figure
 
 
