@@ -4,6 +4,7 @@
 `position` is all that the data have to keep, and `interval` how often to save. `resharding` saves one tensor in one
 layout and loads it in another; `checkpoint` does so with whole trainings. In `full`, `shards` says which part of each
 tensor a rank holds, `manifest` what is complete and undamaged, and `weights` brings plain weights in and out.
+For a model of your own: `save`, `load`, `newest`, and `state_of` a stage of ZeRO.
 """
 
 from typing import TYPE_CHECKING

@@ -3,7 +3,8 @@
 Softmax in blocks: `online_softmax`. Keys and values travel: `ring_attention`, and `zigzag`, which gives all ranks equal
 work under a causal mask. Heads are exchanged for tokens: `ulysses`. Keys and values are gathered: `all_gather`.
 
-The names that the package itself has are full forms; the small form of one of them is `zigzag.held`.
+The names that the package itself has are full forms: `ContextAttention` has all four modes, `held` and `take` say which
+tokens a rank has. `zigzag.held` is the small form of that name.
 """
 
 from typing import TYPE_CHECKING

@@ -7,8 +7,8 @@ Three files that differ in what is computed again: `checkpoint` each block by it
 Four more compute nothing again: what waits for backward may be encoded (`binarized` and `sparse_rows` without loss,
 `delayed_precision` with fewer bits), or wait on the host (`activation_offload`).
 
-The names that the package itself has are full forms; the small forms of `recompute` are `checkpoint.recompute` and
-`selective.recompute`.
+The names that the package itself has are full forms: `recompute`, for the blocks of any model. The small forms of that
+name are `checkpoint.recompute` and `selective.recompute`.
 """
 
 from typing import TYPE_CHECKING

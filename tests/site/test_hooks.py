@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import asdict
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ pytest.importorskip("material", reason="the site's packages are not installed")
 import chapters  # noqa: E402
 import claims_page  # noqa: E402
 import formulas  # noqa: E402
+import lift  # noqa: E402
 import links  # noqa: E402
 import notebooks  # noqa: E402
 import papers  # noqa: E402
@@ -320,3 +322,21 @@ def test_reports_of_gpus_are_shown_as_they_were_sent(tmp_path):
     (tmp_path / "2027-02-01.json").write_text(json.dumps({"about": about, "steps": []}))
     with pytest.raises(ValueError, match="2027-02-01.json is of the second device"):
         reports.overview(tmp_path)
+
+
+def test_every_lift_is_on_its_page_with_what_it_changes():
+    folder = ROOT / "docs" / "lift"
+    page = (ROOT / "docs" / "lift.md").read_text("utf-8")
+    places = lift.places(folder)
+    assert {*re.findall("<!-- site:(.*?) -->", page)} == {*places}
+    assert {*lift.TITLES} == {file.stem for file in folder.glob("*.py")} - {"llama", "one_device"}
+    for name in lift.TITLES:
+        base = lift.code(folder, lift.STEP_FROM.get(name, "one_device"))
+        changes = [line for line in lift.difference(folder, name) if line[0] in "+-"]
+        kept = Counter(base) - Counter(line[1:] for line in changes if line[0] == "-")
+        assert kept + Counter(line[1:] for line in changes if line[0] == "+") == Counter(lift.code(folder, name))
+
+
+def test_lines_of_a_lift_are_counted():
+    """By hand: places of ranks, the model, its part of the batch, synchronize, norm, step, zero_grad, two of the log."""
+    assert lift.added(ROOT / "docs" / "lift", "zero3") == (9, 3)

@@ -46,6 +46,7 @@ class DataParallel(BucketedDataParallel):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        """Make every gradient its mean over all ranks, after the last backward of a step; see `Replica`."""
         self._begin_synchronize()
         # Not full when backward ended, as this rank did not use some parameter; others did, and wait.
         for bucket in self.buckets[len(self._started) :]:

@@ -242,6 +242,7 @@ class ExpertParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        """Make every gradient that of the mean loss over all ranks, after the last backward of a step."""
         self._begin_synchronize()
         shared, experts = self._buckets
         # Everything but experts: one all-reduce for each bucket gives the mean over the ranks that share the batch.

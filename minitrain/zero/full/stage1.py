@@ -257,6 +257,7 @@ class Zero1(Sharded):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        """Make every gradient shard its mean over all ranks, after the last backward of a step; see `Sharded`."""
         self._check_unchanged()
         if any(line.gradient is not None for line in self._trainable):
             raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")

@@ -127,6 +127,7 @@ class Zero2(Sharded):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        """Make every gradient shard its mean over all ranks, after the last backward of a step; see `Sharded`."""
         self._check_unchanged()
         self._finish_micro_batch()
         # Between micro-batches a line may stay in flight; the optimizer needs them all.

@@ -91,6 +91,7 @@ class Zero3(Zero2):
         self._unsent = set(self._collectors)
 
     def full_state_dict(self) -> dict[str, Any]:
+        """The state dict of the plain module, on every rank, gathered; every rank must call it."""
         # Buffers and names come from the module's own state dict, which is refused otherwise.
         self._full = True
         try:
