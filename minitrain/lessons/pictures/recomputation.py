@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.comm.pictures import TIME
+from minitrain.comm.pictures import BYTES, TIME
 from minitrain.costs import recomputation as costs
 from minitrain.lessons.pictures.panels import Figure, panels
 from minitrain.lessons.recomputation.common import Step, Trial
@@ -27,14 +27,53 @@ def trade(points: dict[str, tuple[int, int]]) -> Figure:
 
 
 def over_time(steps: dict[str, Step]) -> Figure:
-    """The bytes that autograd keeps during a step, one line for each way."""
-    figure, (axes,) = panels(8, 4)
-    for at, (name, step) in enumerate(steps.items()):
-        look = {"linestyle": ("-", "--", "-.", ":")[at % 4], "color": WAYS[at % len(WAYS)]}
-        axes.plot([held / 1e3 for held in step.history], drawstyle="steps-post", label=name, **look)
-    axes.set_xlabel("tensors kept or dropped so far, from the beginning of forward to the end of backward")
-    axes.set(ylabel="kept for backward, kB", ylim=(0, None))
-    axes.legend(frameon=False)
+    """The bytes that autograd keeps during a step, a panel for each way, and where forward ends."""
+    figure, panel = panels(9, 3.2, len(steps), sharey=True)
+    (color, hatch), ends = BYTES["activations"], {"color": "#999999", "linestyle": "--", "linewidth": 0.8}
+    for axes, (name, step) in zip(panel, steps.items(), strict=True):
+        held = [each / 1e3 for each in step.history]
+        axes.fill_between(range(len(held)), held, step="post", facecolor=color, hatch=hatch, edgecolor="white")
+        axes.plot(held, drawstyle="steps-post", color="#333333", linewidth=0.8)
+        axes.axvline(step.turn - 1, **ends)
+        for side, text, gap in (("right", "forward", -4), ("left", "backward", 4)):
+            at = {"xycoords": axes.get_xaxis_transform(), "xytext": (gap, 2), "textcoords": "offset points"}
+            axes.annotate(text, (step.turn - 1, 1.0), ha=side, va="bottom", fontsize=8, **at)
+        axes.set_title(name, fontsize=10, pad=16)
+        axes.set(xlabel="tensors kept or dropped so far", ylim=(0, None))
+    panel[0].set_ylabel("kept for backward, kB")
+    return figure
+
+
+def tiles(blocks: int = 5, query: int = 3, key: int = 1) -> Figure:
+    """FlashAttention: which tile of the scores is on the chip, and what is in the GPU's memory."""
+    from matplotlib.patches import Rectangle
+
+    figure, (axes,) = panels(9, 3.9)
+    memory, chip, free = ("#DDDDDD", "", "#888888"), ("#BB5566", "///", "white"), ("white", "", "#CCCCCC")
+
+    def cell(x: float, y: float, width: float, height: float, look: tuple[str, str, str]) -> None:
+        axes.add_patch(Rectangle((x, y), width, height, fc=look[0], hatch=look[1], ec=look[2]))
+
+    for row in range(blocks):
+        here = chip if row == query else memory
+        cell(0, row, 1.6, 1, here)  # Q
+        cell(10.6, row, 1.6, 1, here)  # O
+        cell(12.8, row, 0.4, 1, here)  # one number per row
+        # K above the scores, V below them.
+        for y in (-2.4, blocks + 0.8):
+            cell(2.6 + row, y, 1, 1.6, chip if row == key else memory)
+        for column in range(row + 1):
+            cell(2.6 + column, row, 1, 1, chip if (row, column) == (query, key) else free)
+    middle = 2.6 + blocks / 2
+    labels = ((0.8, -0.3, "Q"), (11.4, -0.3, "O"), (13.0, -0.3, "ℓ"), (2.3, -1.6, "K"), (2.3, blocks + 1.6, "V"))
+    for x, y, text in labels:
+        axes.text(x, y, text, ha="center", va="center", fontsize=10)
+    axes.text(middle + 1.2, 0.8, "scores: one tile\nat a time, never\nwritten to memory", fontsize=8, va="center")
+    looks = ((memory, "in the GPU's memory"), (chip, "on the chip now"), (free, "computed tile by tile, not stored"))
+    handles = [Rectangle((0, 0), 1, 1, fc=fc, hatch=hatch, ec=ec, label=text) for (fc, hatch, ec), text in looks]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    axes.set(xlim=(-0.5, 13.8), ylim=(blocks + 2.6, -2.6), aspect="equal")
+    axes.axis("off")
     return figure
 
 
