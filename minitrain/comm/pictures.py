@@ -26,9 +26,9 @@ TIME = {
 # Rank r has the r-th look. None is that of a kind of bytes or of time (Paul Tol's muted colors).
 RANKS = (
     ("#332288", ""),
-    ("#44AA99", "..."),
+    ("#44AA99", "."),
     ("#CC6677", "\\\\\\"),
-    ("#999933", "ooo"),
+    ("#999933", "o"),
     ("#88419D", "++"),
     ("#117733", "--"),
     ("#882255", "///"),
