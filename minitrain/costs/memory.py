@@ -99,13 +99,13 @@ def gpt_activations(
     """Bytes that the whole model keeps from forward to backward, its input and targets included; without dropout.
 
     Outside the blocks: token and position numbers (8 bytes each), the last norm, the head's input, logarithms of
-    probabilities, targets, and their number (Korthikanti et al. 2022, §4.3).
+    probabilities (in float32 at least), targets, and their number (Korthikanti et al. 2022, §4.3).
     """
     layer = sum(gpt_layer_activations(batch, seq, hidden, heads, fused, item).values())
     indices = 8 * (batch * seq + seq + batch * seq)
     last_norm = item * (batch * seq * hidden + 2 * batch * seq)
     head = item * batch * seq * hidden
-    loss = item * (batch * seq * vocabulary + 1)
+    loss = max(item, 4) * (batch * seq * vocabulary + 1)
     return indices + layers * layer + last_norm + head + loss
 
 
