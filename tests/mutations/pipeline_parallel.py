@@ -97,7 +97,9 @@ MUTATIONS = table(
     ("costs.pipeline.bubble", "Fraction(ranks - 1, chunks)", "(ranks - 1)"),
     by_claim("pipeline_parallel.executor", "bubble of 1f1b"),
     ("costs.pipeline.bubble_over_total", "+ ranks - 1", "+ ranks"),
-    by_test("tests/pipeline_parallel/test_simulator.py::test_bubbles_without_w", "lessons claim it over the whole step"),
+    by_test(
+        "tests/pipeline_parallel/test_simulator.py::test_bubbles_without_w", "lessons claim it over the whole step"
+    ),
     ("costs.pipeline.bubble_over_ideal", "chunks * microbatches", "chunks * microbatches + ranks - 1"),
     by_test("tests/costs/test_pipeline.py::test_in_flight_by_hand", "the lesson has more micro-batches than ranks"),
     ("costs.pipeline.one_f_one_b_in_flight", "min(microbatches, ranks - rank)", "ranks - rank"),
