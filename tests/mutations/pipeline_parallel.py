@@ -98,7 +98,7 @@ MUTATIONS = table(
     by_claim("pipeline_parallel.executor", "bubble of 1f1b"),
     ("costs.pipeline.bubble_over_total", "+ ranks - 1", "+ ranks"),
     by_test(
-        "tests/pipeline_parallel/test_simulator.py::test_bubbles_without_w", "the lesson claims it of the whole step"
+        "tests/pipeline_parallel/test_simulator.py::test_bubbles_without_w", "lessons claim it over the whole step"
     ),
     ("costs.pipeline.bubble_over_ideal", "chunks * microbatches", "chunks * microbatches + ranks - 1"),
     by_test("tests/costs/test_pipeline.py::test_in_flight_by_hand", "the lesson has more micro-batches than ranks"),

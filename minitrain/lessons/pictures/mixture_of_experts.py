@@ -118,7 +118,7 @@ def rows_sent(routes: Sequence[Sequence[int]]) -> Figure:
                 looks = {"color": "white" if count > 0.75 * most else "black", "alpha": 0.5 if source == to else 1}
                 axes.text(to, source, f"({count})" if source == to else f"{count}", ha="center", va="center", **looks)
         names = [f"rank {rank}" for rank in range(n)]
-        axes.set_xticks(range(n), range(n))
+        axes.set_xticks(range(n))
         axes.set_yticks(range(n), names)
         axes.set(xlabel=ends[1], ylabel=ends[0])
         axes.set_title(title, fontsize=10)
