@@ -46,6 +46,14 @@ MUTATIONS = table(
     ),
     # Every view begins where its memory does.
     ("recomputation.activation_offload.Shelf.get", "offset, shape, stride)", "0, shape, stride)"),
+    by_test(
+        "tests/recomputation/test_activation_offload.py::"
+        "test_the_picture_of_copies_has_two_blocks_on_the_device_and_waits_where_the_link_is_slow",
+        "no demo draws it",
+    ),
+    # One block on the device, or a fetch that begins when it is needed.
+    ("lessons.pictures.recomputation.copies", "out[block - 2]", "out[block - 1]"),
+    ("lessons.pictures.recomputation.copies", "asked, now = begin, begin + 2", "asked, now = begin + 2, begin + 2"),
     by_claim("recomputation.every_kth", "operations more than in segments"),
     ("lessons.recomputation.every_kth.FromTheStart.backward", "ctx.blocks[:number]", "ctx.blocks[number - 1 : number]"),
     by_claim("recomputation.every_kth", "most bytes kept at once"),

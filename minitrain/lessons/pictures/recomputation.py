@@ -34,10 +34,11 @@ def over_time(steps: dict[str, Step]) -> Figure:
         held = [each / 1e3 for each in step.history]
         axes.fill_between(range(len(held)), held, step="post", facecolor=color, hatch=hatch, edgecolor="white")
         axes.plot(held, drawstyle="steps-post", color="#333333", linewidth=0.8)
-        axes.axvline(step.turn - 1, **ends)
+        turn = step.history.index(step.kept)  # forward drops nothing
+        axes.axvline(turn, **ends)
         for side, text, gap in (("right", "forward", -4), ("left", "backward", 4)):
             at = {"xycoords": axes.get_xaxis_transform(), "xytext": (gap, 2), "textcoords": "offset points"}
-            axes.annotate(text, (step.turn - 1, 1.0), ha=side, va="bottom", fontsize=8, **at)
+            axes.annotate(text, (turn, 1.0), ha=side, va="bottom", fontsize=8, **at)
         axes.set_title(name, fontsize=10, pad=16)
         axes.set(xlabel="tensors kept or dropped so far", ylim=(0, None))
     panel[0].set_ylabel("kept for backward, kB")

@@ -84,12 +84,11 @@ class _Kept:
 
 
 class Step(NamedTuple):
-    """One step: bytes that forward kept, the most at once, those after each change, how many changes are forward's."""
+    """One step: bytes that forward kept, the most at once, the bytes after each change, and the gradients."""
 
     kept: int
     peak: int
     history: list[int]
-    turn: int
     gradients: list[Tensor]
 
 
@@ -100,11 +99,9 @@ def measure(model: nn.Module, *inputs: Tensor) -> Step:
         loss(model, inputs)
     torch.manual_seed(0)
     with AliveActivations(model) as alive:
-        end = loss(model, inputs)
-        turn = len(alive.history)
-        end.backward()
+        loss(model, inputs).backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return Step(saved.bytes, alive.peak, alive.history, turn, gradients)
+    return Step(saved.bytes, alive.peak, alive.history, gradients)
 
 
 def loss(model: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
