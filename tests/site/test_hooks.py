@@ -313,5 +313,5 @@ def test_every_lift_is_on_its_page_with_what_it_changes():
 
 
 def test_lines_of_a_lift_are_counted():
-    """By hand: places of ranks, the model, its part of the batch, synchronize, norm, step, zero_grad, two of the log."""
+    """By hand: ranks, the model, its part of the batch, synchronize, norm, step, zero_grad, and two of the log."""
     assert lift.added(ROOT / "docs" / "lift", "zero3") == (9, 3)
