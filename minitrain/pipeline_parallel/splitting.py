@@ -76,10 +76,6 @@ def split(model: nn.Module, counts: Sequence[int]) -> list[Stage]:
 
     Raises:
         ValueError: The counts are not positive, or do not add up to the number of layers.
-
-    Examples:
-        >>> from minitrain.pipeline_parallel import split
-        >>> first, last = split(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), [1, 2])
     """
     layers = layers_of(model)
     if min(counts, default=0) < 1 or sum(counts) != len(layers):

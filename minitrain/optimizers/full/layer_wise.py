@@ -84,11 +84,6 @@ class LAMB(LayerWise):
         phi: The least and the largest norm that φ lets pass.
 
     Source: You et al. 2020, algorithm 2.
-
-    Examples:
-        >>> from minitrain.optimizers import LAMB
-        >>> from minitrain.zero import Zero2
-        >>> model = Zero2(model, LAMB, lr=0.01)  # or LAMB(model.parameters(), lr=0.01)
     """
 
     def __init__(

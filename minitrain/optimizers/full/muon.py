@@ -26,8 +26,6 @@ from minitrain.optimizers.muon import newton_schulz
 class Muon(OnShards):
     """Muon for parameter groups of matrices, AdamW for groups with `use_muon=False`.
 
-        Muon([{"params": matrices}, {"params": others, "use_muon": False, "lr": 3e-4}], lr=0.02)
-
     Args:
         params: Parameters, or parameter groups, which may have options of their own.
         lr: The learning rate; of a group with AdamW, AdamW's.

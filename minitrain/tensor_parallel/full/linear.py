@@ -241,10 +241,6 @@ class RowParallelLinear(ParallelLayer):
 
     Raises:
         ValueError: This rank is not in the group, or `in_features` does not divide by the ranks.
-
-    Examples:
-        >>> from minitrain.tensor_parallel import RowParallelLinear
-        >>> down = RowParallelLinear.from_linear(model.blocks[0].mlp.down)
     """
 
     def __init__(

@@ -30,10 +30,6 @@ class ZeroOffload(Zero2):
     Attributes:
         device_pool: The device's memory, with parameters, and in backward lines of gradients.
         host_pool: The host's memory, with float32 copies of the shards, gradients' shards and optimizer states.
-
-    Examples:
-        >>> from minitrain.zero import ZeroOffload
-        >>> model = ZeroOffload(model, torch.optim.AdamW, lr=0.01)  # the rest as with Zero2
     """
 
     def _prepare(self) -> None:

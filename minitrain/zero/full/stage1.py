@@ -49,10 +49,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Raises:
         ValueError: On every rank alike: this rank is not in the group; parameters or settings differ between ranks;
             the optimizer mixes elements.
-
-    Examples:
-        >>> from minitrain.zero import ShardedOptimizer
-        >>> optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
     """
 
     def __init__(
