@@ -33,6 +33,7 @@ FORMULA = re.compile(
     r"\$\$(.+?)\$\$|(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", re.DOTALL
 )
 SLIDES = 12  # of a chapter, or more if its small form takes many
+FEWEST = 4  # pictures and questions, however long the small form is
 SCREEN = 30  # lines of code on a slide
 
 
@@ -263,11 +264,11 @@ def slides(notebook: Any) -> str:
     """A chapter as slides in one file that loads nothing: its problem, questions and
     pictures in their order, the small form, the card."""
     shown = list(parts(notebook))
-    room = SLIDES - sum(kind != "some" for kind, _ in shown)
+    room = max(FEWEST, SLIDES - sum(kind != "some" for kind, _ in shown))
     some = [place for place, (kind, _) in enumerate(shown) if kind == "some"]
     # Pictures before questions, and both from all of the chapter.
     some.sort(key=lambda place: ("<svg" not in shown[place][1], place))
-    left_out = set(some[max(room, 0) :])
+    left_out = set(some[room:])
     page = "\n".join(
         f"<section>{body}</section>"
         for place, (_, body) in enumerate(shown)
@@ -329,7 +330,7 @@ def screens(code: str) -> Iterator[str]:
         flags=re.DOTALL,
     )
     blocks: list[list[str]] = []
-    for block in re.split(r"\n\n+", code):
+    for block in re.split(r"\n\n+", code.strip()):
         lines = block.splitlines()
         size = math.ceil(len(lines) / math.ceil(len(lines) / SCREEN))
         blocks += [lines[first : first + size] for first in range(0, len(lines), size)]
