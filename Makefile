@@ -90,14 +90,16 @@ serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it 
 notebooks: $(STAMPS)/package $(STAMPS)/notebooks  ## execute the notebooks and rewrite them with their outputs
 	$(BIN)/python tutorials/build.py execute
 
-course: $(STAMPS)/notebooks  ## write copies of the notebooks without outputs into course/class, to be given out, and the answers into course/answers
+course: $(STAMPS)/notebooks $(STAMPS)/site  ## write a class's notebooks into course/students, and slides, solutions, exam and syllabus into course/teacher
 	$(BIN)/python tutorials/build.py course course
 
-lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab
+lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab; LAB=--no-browser and the like are handed on to it
 	@# trusted, or pictures would be words until their cells are run
 	@$(BIN)/jupyter trust --log-level=ERROR tutorials/*.ipynb >/dev/null
 	@# from here, so that links to files work; as root, which one is in most containers, Jupyter wants to be told
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/tutorials/00_matrix_product.ipynb
+	@# /doc opens a notebook with the file browser closed; tutorials/lab has the settings: no question about news
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/doc/tree/tutorials/00_matrix_product.ipynb \
+	  --LabApp.app_settings_dir=$(CURDIR)/tutorials/lab $(LAB)
 
 bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch's own, side by side
 	$(BIN)/python -m minitrain.benchmarks

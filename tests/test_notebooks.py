@@ -354,19 +354,3 @@ def test_what_differs_is_named_by_cell(build, tmp_path):
         notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=text)]
     assert build.differences(old, new) == []
     assert build.differences(old, other) == ["cell 'sum' says something else"]
-
-
-def test_course_copies_have_no_outputs(build, tmp_path, capsys):
-    import nbformat
-
-    assert build.main(["course", str(tmp_path)]) == 0
-    answers = [path.name for path in sorted((tmp_path / "answers").glob("*"))]
-    assert answers == [path.name for path in sorted((FOLDER / "solutions").glob("[0-9]*.py"))]
-    given = sorted((tmp_path / "class").rglob("*"))
-    assert [path.name for path in given] == [*(f"{name}.ipynb" for name in NAMES), "first_five_minutes.ipynb"], (
-        "no answers are given out"
-    )
-    for path in given:
-        assert "solutions/" not in path.read_text(encoding="utf-8")
-        for cell in code_cells(nbformat.read(path, as_version=4)):
-            assert cell.outputs == [] and cell.execution_count is None

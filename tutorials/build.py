@@ -3,9 +3,14 @@
     python tutorials/build.py execute [NAME ...]    run and rewrite them with outputs
     python tutorials/build.py check [NAME ...]      run copies; fail where an output is
                                                     not the stored one
-    python tutorials/build.py course FOLDER         copy them without outputs into
-                                                    FOLDER/class, to be given out, and
-                                                    the answers into FOLDER/answers
+    python tutorials/build.py course FOLDER [NAME ...]
+                                                    copy them without outputs into
+                                                    FOLDER/students, to be given out;
+                                                    solutions, slides, syllabus and exam
+                                                    into FOLDER/teacher
+    python tutorials/build.py grade FOLDER          run what students handed in, FOLDER/
+                                                    STUDENT/NOTEBOOK.ipynb, and write
+                                                    which exercise is reached as CSV
     python tutorials/build.py durations [NAME ...]  how long each takes to read, and
                                                     where the time goes
 
@@ -29,7 +34,6 @@ import difflib
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -125,9 +129,19 @@ def main(arguments: list[str] | None = None) -> int:
     )
     command = commands.add_parser("course", help="copy notebooks without outputs")
     command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument("names", nargs="*", metavar="NAME", help="none: all")
+    command = commands.add_parser("grade", help="run what students handed in")
+    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument("--table", type=Path, help="the CSV file: FOLDER/grades.csv")
+    command.add_argument("--limit", type=int, default=60, help="seconds for a cell")
     options = parser.parse_args(arguments)
-    if options.command == "course":
-        return course(options.folder)
+    if options.command in ("course", "grade"):
+        import teaching  # it uses this file
+
+        if options.command == "course":
+            return teaching.course(options.folder, options.names)
+        table = options.table or options.folder / "grades.csv"
+        return teaching.grade(options.folder, table, options.limit)
     paths = chosen(options.names)
     if options.command == "durations":
         return durations(paths)
@@ -213,17 +227,8 @@ def execute(notebook: Any, name: str) -> Any:
         installation(), id="install", metadata={"tags": ["hide-input", "remove-cell"]}
     )
     notebook.cells = [title, installing, *cells]
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with (
-        tempfile.TemporaryDirectory() as own,
-        Progress(*columns, console=console, transient=True) as progress,
-    ):
-        task = progress.add_task(name, total=len(notebook.cells))
+    with tempfile.TemporaryDirectory() as own, progress() as bar:
+        task = bar.add_task(name, total=len(notebook.cells))
         client = NotebookClient(
             notebook,
             timeout=120,
@@ -233,7 +238,7 @@ def execute(notebook: Any, name: str) -> Any:
             # It talks through files in our folder, not through ports: nothing listens
             # to the outside.
             config=Config(KernelManager={"transport": "ipc", "ip": f"{own}/kernel"}),
-            on_cell_complete=lambda cell, cell_index: progress.update(
+            on_cell_complete=lambda cell, cell_index: bar.update(
                 task, completed=cell_index + 1
             ),
         )
@@ -256,6 +261,24 @@ def execute(notebook: Any, name: str) -> Any:
     return notebook
 
 
+def progress() -> Progress:
+    """A bar that disappears when all is done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def repository() -> str:
+    """The repository's address, if mkdocs.yml has it."""
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    address = re.search(r'^repo_url: *"?([^"\s#]*)', text, re.MULTILINE)
+    return address[1] if address else ""
+
+
 def installation() -> str:
     """The code of a notebook's first cell, which makes it run where the package is not
     installed.
@@ -263,12 +286,8 @@ def installation() -> str:
     From the repository, if mkdocs.yml has its address; else from the folder above,
     where the project is.
     """
-    address = re.search(
-        r'^repo_url: *"?([^"\s#]*)',
-        (ROOT / "mkdocs.yml").read_text("utf-8"),
-        re.MULTILINE,
-    )
-    place = f"git+{address[1]}" if address and address[1] else ".."
+    address = repository()
+    place = f"git+{address}" if address else ".."
     return (
         "# Installs minitrain where it is missing, in Colab for example.\n"
         "# A torch that is new enough stays.\n"
@@ -537,27 +556,6 @@ def same_picture(old: str, new: str) -> bool:
     pairs = zip(COORDINATE.findall(old), COORDINATE.findall(new), strict=True)
     moved = [abs(float(a) - float(b)) > POINT for a, b in pairs]
     return sum(moved) <= len(moved) / 100
-
-
-def course(folder: Path) -> int:
-    """Copy all notebooks without outputs into one folder, which a class can be given,
-    and the answers to their exercises into another."""
-    given, answers = folder / "class", folder / "answers"
-    for each in (given, answers):
-        each.mkdir(parents=True, exist_ok=True)
-    for path in notebooks():
-        notebook = without_outputs(nbformat.read(path, as_version=4))
-        for cell in notebook.cells:
-            if cell.cell_type == "markdown":
-                cell.source = ANSWERS.sub("Your teacher has the solutions", cell.source)
-        (given / path.name).write_text(written(notebook), encoding="utf-8")
-    for path in sorted((FOLDER / "solutions").glob("[0-9]*.py")):
-        shutil.copyfile(path, answers / path.name)
-    print(
-        f"{len(notebooks())} notebooks without outputs in {given}, and the answers to "
-        f"their exercises in {answers}"
-    )
-    return 0
 
 
 if __name__ == "__main__":

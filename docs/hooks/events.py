@@ -129,8 +129,7 @@ def _header(file: Path, claimed: set[str], repo_url: str | None) -> str:
     # As HTML, since a link in Markdown to the notebook becomes one to its page.
     items.append(f'<a href="../{file.name}" download>Download the notebook</a>')
     items.append('<button class="print" onclick="print()">Print it</button>')
-    if badge := repository.colab(repo_url, f"tutorials/{file.name}"):
-        items.append(badge)
+    items += repository.started(repo_url, f"tutorials/{file.name}")
     if chapter in claimed:
         items.append(f"[Claims](../claims/{chapter}.md)")
     return " · ".join(items) + "\n{ .nb-header }"

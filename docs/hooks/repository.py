@@ -33,12 +33,15 @@ def edit(repo_url: str | None, path: str) -> str | None:
     return f"{repo_url.rstrip('/')}/edit/{BRANCH}/{path}" if repo_url else None
 
 
-def colab(repo_url: str | None, notebook: str) -> str:
-    """A link that opens a notebook in Colab, which reads from GitHub only; "" for any other address."""
+def started(repo_url: str | None, notebook: str) -> list[str]:
+    """Links that run a notebook in Colab and in Binder; none for an address that is not on GitHub, where both look."""
     match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", repo_url or "")
     if not match:
-        return ""
-    return f"[Open in Colab](https://colab.research.google.com/github/{match[1]}/blob/{BRANCH}/{notebook})"
+        return []
+    return [
+        f"[Open in Colab](https://colab.research.google.com/github/{match[1]}/blob/{BRANCH}/{notebook})",
+        f"[Open in Binder](https://mybinder.org/v2/gh/{match[1]}/{BRANCH}?urlpath=doc/tree/{notebook})",
+    ]
 
 
 def clone(repo_url: str | None) -> str:

@@ -215,6 +215,16 @@ QUERIES = {
     "KV cache": "tutorials/inference/",
     "torchrun": "running/",
     "claims": "claims/",
+    "OOM": "calculator/",
+    "Colab": "running/",
+    "Windows": "running/",
+    "bubble": "tutorials/pipeline_parallel_a/",
+    "zero bubble": "tutorials/pipeline_parallel_b/",
+    "vocab parallel": "tutorials/tensor_parallel_b/",
+    "flash checkpoint": "tutorials/checkpointing/",
+    "flash attention": "tutorials/recomputation_a/",
+    "which parallelism": "which/",
+    "syllabus": "teaching/",
 }
 
 

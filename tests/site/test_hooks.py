@@ -280,15 +280,17 @@ def test_the_menu_has_the_chapters_numbers_and_names():
 def test_what_needs_the_repositorys_address():
     url = "https://github.com/someone/minitrain/"
     assert repository.edit(url, "docs/index.md") == "https://github.com/someone/minitrain/edit/main/docs/index.md"
-    assert "github/someone/minitrain/blob/main/tutorials/a.ipynb)" in repository.colab(url, "tutorials/a.ipynb")
+    colab, binder = repository.started(url, "tutorials/a.ipynb")
+    assert colab.endswith("github/someone/minitrain/blob/main/tutorials/a.ipynb)")
+    assert binder.endswith("gh/someone/minitrain/main?urlpath=doc/tree/tutorials/a.ipynb)")
     assert "git clone https://github.com/someone/minitrain.git\ncd minitrain\n" in repository.clone(url)
     cells = [markdown_cell("[a](../docs/b.md#c) [d](01_e.ipynb) [f](https://g.org)"), code_cell("[a](b)")]
     alone = json.loads(repository.standalone(url, "tutorials/00_a.ipynb", json.dumps({"cells": cells})))["cells"]
     host = "https://github.com/someone/minitrain/blob/main"
     assert "".join(alone[0]["source"]) == f"[a]({host}/docs/b.md#c) [d]({host}/tutorials/01_e.ipynb) [f](https://g.org)"
     assert alone[1] == cells[1] and repository.standalone("", "x", "{}") == "{}"
-    assert repository.edit("", "x") is None and repository.clone(None) == repository.colab("", "x") == ""
-    assert repository.colab("https://example.org/a/b", "x") == "", "Colab opens what is on GitHub"
+    assert repository.edit("", "x") is None and repository.clone(None) == ""
+    assert repository.started("", "x") == repository.started("https://example.org/a/b", "x") == []
 
 
 def test_the_glossary_has_an_index_of_every_word_in_bold():

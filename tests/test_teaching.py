@@ -1,0 +1,201 @@
+"""A teacher's kit: what is given out has no answers, grading believes no file, and the syllabus names what exists."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.test_notebooks import FOLDER, NAMES, code_cells, read, solutions, tagged
+
+ROOT = FOLDER.parent
+
+
+@pytest.fixture(scope="module")
+def build():
+    """tutorials/build.py under the name by which teaching.py imports it."""
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("build")
+    sys.path.remove(str(FOLDER))
+
+
+def written(notebook, path, **changed):
+    """A student's file: our notebook with other sources for some cells."""
+    import nbformat
+
+    notebook = nbformat.reads(nbformat.writes(notebook), as_version=4)
+    for cell in notebook.cells:
+        cell.source = changed.get(cell.id.replace("-", "_"), cell.source)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+
+
+def test_two_folders_and_answers_in_one(build, tmp_path):
+    import nbformat
+
+    assert build.main(["course", str(tmp_path)]) == 0
+    given, kept = tmp_path / "students", tmp_path / "teacher"
+    names = {f"{name}.ipynb" for name in NAMES}
+    assert {path.name for path in given.rglob("*")} == names | {"README.md", "constraints.txt"}
+    for name in NAMES:
+        text = (given / f"{name}.ipynb").read_text("utf-8")
+        assert "solutions/" not in text and "%pip install --quiet .." not in text
+        for cell in code_cells(nbformat.reads(text, as_version=4)):
+            assert cell.outputs == [] and cell.execution_count is None
+        answer = (FOLDER / "solutions" / f"{name}.py").read_text("utf-8")
+        assert (kept / "solutions" / f"{name}.py").read_text("utf-8") == answer
+    assert "<!--" not in (given / "README.md").read_text("utf-8")
+    assert {path.stem for path in (kept / "slides").iterdir()} == set(NAMES)
+    assert "**Answer.**" in (kept / "exam.md").read_text("utf-8")
+    for path in given.iterdir():
+        assert "**Answer.**" not in path.read_text("utf-8"), path
+
+
+def test_slides_show_a_chapter_and_load_nothing(build):
+    import teaching
+
+    for name in NAMES:
+        page = teaching.slides(read(name))
+        assert not re.search(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css)|@import|url\((?!#)', page), name
+        sections = re.findall(r"<section>(.*?)</section>", page, re.DOTALL)
+        assert 8 <= len(sections) <= teaching.SLIDES + teaching.FEWEST, (name, len(sections))
+        assert "FORMULA" not in page
+        assert any("The problem" in each for each in sections), name
+        assert any("<table" in each and "The card" in each for each in sections), name
+        assert sum("<svg" in each for each in sections) >= min(
+            2, sum(map(len, map(build.pictures, code_cells(read(name)))))
+        )
+        ids = Counter(re.findall(r'\bid="([^"]+)"', "".join(each for each in sections if "<svg" in each)))
+        assert max(ids.values(), default=1) == 1, (name, ids.most_common(3))
+    code = "def f():\n" + "    x = 1\n\n" * 40
+    screens = list(teaching.screens(code))
+    assert all(each.count("\n") < teaching.SCREEN for each in screens)
+    assert "".join("\n".join(screens).split()) == "".join(code.split()), "no line is lost"
+
+
+@pytest.mark.slow("runs a notebook twice")
+def test_grading_takes_answers_and_nothing_else(build, tmp_path, capsys):
+    """One student has solutions and a cell of her own, one has stubs and checks that praise them, one a broken file."""
+    import nbformat
+
+    name = NAMES[0]
+    ours, answers = read(name), solutions(name)
+    assert [stub.id for stub in tagged(ours, "exercise")] == ["exercise-1", "exercise-2", "exercise-3"]
+
+    def solution(exercise):
+        stub = next(cell for cell in ours.cells if cell.id == exercise)
+        magic = stub.source.partition("\n")[0] + "\n" if stub.source.startswith("%%") else ""
+        return magic + answers[exercise, "solution"][0]
+
+    solved = {f"exercise_{number}": solution(f"exercise-{number}") for number in (1, 2, 3)}
+    written(ours, tmp_path / "ada" / f"{name}.ipynb", **solved)
+    path = tmp_path / "ada" / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    place = [cell.id for cell in notebook.cells].index("exercise-2")
+    # What the answer needs is in a cell of her own.
+    head, body = "LAYERS_OF_HER_OWN = 1", "assert LAYERS_OF_HER_OWN\n" + notebook.cells[place].source
+    notebook.cells[place].source = body
+    notebook.cells.insert(place, nbformat.v4.new_code_cell(head))
+    nbformat.write(notebook, path)
+
+    praise = {f"check_{number}": 'print("reached: everything")' for number in (1, 2, 3)}
+    written(ours, tmp_path / "bob" / "homework.ipynb", **praise)  # known by its title
+    (tmp_path / "dan").mkdir()
+    (tmp_path / "dan" / f"{name}.ipynb").write_text('{"cells": [')
+
+    assert build.main(["grade", str(tmp_path), "--limit", "60"]) == 0
+    with (tmp_path / "grades.csv").open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["student", *(f"{name}/exercise-{number}" for number in (1, 2, 3))]
+    marks = {student: found for student, *found in rows}
+    assert marks["ada"] == ["reached"] * 3
+    assert marks["bob"] == ["not yet"] * 3
+    assert marks["dan"] == ["error"] * 3
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_verdict_is_that_of_all_ranks(build):
+    import nbformat
+    import teaching
+
+    def said(*outputs):
+        return teaching.verdict(nbformat.v4.new_code_cell(outputs=list(outputs)))
+
+    def stream(text):
+        return nbformat.v4.new_output("stream", text=text)
+
+    assert said(stream("[all ranks] rea"), stream("ched: 4 messages\n")) == "reached"
+    assert said(stream("[rank 0] reached: 4\n[rank 1] not yet: 5\n")) == "not yet"
+    assert said(stream("you have not reached: it")) == said() == "error"
+    failed = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])
+    assert said(stream("reached: 4\n"), failed) == "error"
+
+
+def test_the_syllabus_names_what_exists():
+    text = (ROOT / "docs" / "teaching.md").read_text("utf-8")
+    lectures = re.split(r"^### (\d+)\. (.+)$", text, flags=re.MULTILINE)[1:]
+    numbers, titles, bodies = lectures[::3], lectures[1::3], lectures[2::3]
+    assert list(map(int, numbers)) == list(range(1, 13))
+    known = {name.partition("_")[0]: name for name in NAMES}
+    for title, body in zip(titles, bodies, strict=True):
+        assert len(re.findall(r"^- ", body, re.MULTILINE)) == 3, f"{title}: three objectives"
+        assert "**Leave out**: " in body
+        chapters = re.findall(r"\b\d\d[a-c]?\b", body.partition("**Chapters**: ")[2].partition("\n")[0])
+        assert chapters and set(chapters) <= set(known), title
+        homework = body.partition("**Homework**: ")[2].partition(".")[0].split("; ")
+        for part in homework:
+            chapter, exercises = re.fullmatch(r"(\d\d[a-c]?) exercises? ([\d, and]+)", part).groups()
+            assert chapter in chapters, f"{title}: homework from a chapter that it does not take"
+            there = {cell.id for cell in tagged(read(known[chapter]), "exercise")}
+            assert {f"exercise-{number}" for number in re.findall(r"\d+", exercises)} <= there, (title, part)
+    exam = (FOLDER / "solutions" / "exam.md").read_text("utf-8")
+    parts = re.split(r"^## \d+\. (.+)$", exam, flags=re.MULTILINE)[1:]
+    assert parts[::2] == titles
+    for title, part in zip(parts[::2], parts[1::2], strict=True):
+        assert re.findall(r"^\*\*(Question|Answer)\.\*\*", part, re.MULTILINE) == ["Question", "Answer"] * 2, title
+
+
+def test_the_container_names_what_exists():
+    folder = ROOT / ".devcontainer"
+    settings = json.loads((folder / "devcontainer.json").read_text("utf-8"))
+    lines = (folder / "Dockerfile").read_text("utf-8").splitlines()
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    stages = [line.split()[-1] for line in lines if line.startswith("FROM ")]
+    assert settings["build"]["target"] in stages and (folder / settings["build"]["dockerfile"]).is_file()
+    assert (folder / settings["build"]["context"]).resolve() == ROOT
+    user = next(line.split()[1] for line in lines if line.startswith("USER "))
+    created = next(line for line in lines if "useradd" in line)
+    assert user != "0" and f"--uid {user} " in created and f" {settings['remoteUser']} " in created
+    assert not any(line.startswith("USER") for line in lines[lines.index(f"USER {user}") + 1 :])
+    for source in (line.split()[-2] for line in lines if line.startswith("COPY ")):
+        assert (ROOT / source).exists(), source
+    commands = " ".join([*lines, settings["postCreateCommand"], settings["postAttachCommand"]])
+    used = set(re.findall(r'\bmake"?,? "?([a-z]+)', commands))
+    assert used == {"ready", "lab"} <= targets
+    # The Python of the image is one that we promise, and Binder has the same one, with the torch of all others.
+    python = re.search(r"FROM python:(\d+\.\d+)", lines[1])[1]
+    oldest = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))[1]
+    assert tuple(map(int, python.split("."))) >= tuple(map(int, oldest.split(".")))
+    assert (ROOT / ".binder" / "runtime.txt").read_text("utf-8") == f"python-{python}\n"
+    torch = re.search(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)[1]
+    assert f"\ntorch=={torch}+cpu\n" in (ROOT / ".binder" / "requirements.txt").read_text("utf-8")
+
+
+def test_jupyterlab_opens_without_asking_about_news():
+    """The settings that `make lab` names are those that JupyterLab knows."""
+    pytest.importorskip("jupyterlab", reason="the notebooks' packages are not installed")
+    lab = (ROOT / "Makefile").read_text("utf-8").partition("\nlab: ")[2].partition("\n\n")[0]
+    settings = json.loads((FOLDER / "lab" / "overrides.json").read_text("utf-8"))
+    assert "app_settings_dir=$(CURDIR)/tutorials/lab" in lab and "default_url=/doc/tree/tutorials/" in lab
+    for plugin, chosen in settings.items():
+        package, _, name = plugin.partition(":")
+        schema = json.loads(
+            (Path(sys.prefix) / "share" / "jupyter" / "lab" / "schemas" / package / f"{name}.json").read_text("utf-8")
+        )
+        assert set(chosen) <= set(schema["properties"]), plugin
