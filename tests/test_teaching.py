@@ -42,7 +42,11 @@ def test_two_folders_and_answers_in_one(build, tmp_path):
     assert build.main(["course", str(tmp_path)]) == 0
     given, kept = tmp_path / "students", tmp_path / "teacher"
     names = {f"{name}.ipynb" for name in NAMES}
-    assert {path.name for path in given.rglob("*")} == names | {"README.md", "constraints.txt"}
+    assert {path.name for path in given.rglob("*")} == names | {
+        "first_five_minutes.ipynb",
+        "README.md",
+        "constraints.txt",
+    }
     for name in NAMES:
         text = (given / f"{name}.ipynb").read_text("utf-8")
         assert "solutions/" not in text and "%pip install --quiet .." not in text

@@ -66,6 +66,7 @@ PACE = {
 }  # seconds that a reader takes for one
 # Characters of a line of code, without spaces: how code is wrapped makes no difference.
 LINE = 42
+FIRST = "first_five_minutes"  # before the chapters, without exercises
 LONGEST = 45  # minutes that a chapter may take without its exercises
 # Minutes for an exercise, and for one in which something is built.
 EXERCISE, BUILT = 8, 20
@@ -164,25 +165,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def notebooks() -> list[Path]:
-    """All notebooks, in reading order: the first five minutes, then the chapters."""
-    return [FOLDER / "first_five_minutes.ipynb", *sorted(FOLDER.glob("[0-9]*.ipynb"))]
+    """The chapters' notebooks, in reading order."""
+    return sorted(FOLDER.glob("[0-9]*.ipynb"))
 
 
 def chosen(names: list[str]) -> list[Path]:
-    """The notebooks whose file names begin with one of `names`.
+    """The notebooks whose file names begin with one of `names`; the first five minutes
+    come before the chapters.
 
     Raises:
         SystemExit: None begins so.
     """
+    every = [FOLDER / f"{FIRST}.ipynb", *notebooks()]
     for name in names:
-        if not any(path.name.startswith(name) for path in notebooks()):
-            known = ", ".join(path.stem for path in notebooks())
+        if not any(path.name.startswith(name) for path in every):
+            known = ", ".join(path.stem for path in every)
             raise SystemExit(
                 f"no notebook's name begins with {name!r}; there are {known}"
             )
-    return [
-        path for path in notebooks() if not names or path.name.startswith(tuple(names))
-    ]
+    return [path for path in every if not names or path.name.startswith(tuple(names))]
 
 
 def run(path: Path, rewrite: bool = False) -> list[str]:

@@ -46,8 +46,10 @@ def course(folder: Path, names: list[str]) -> int:
         each.mkdir(parents=True, exist_ok=True)
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
-        (kept / "slides" / f"{path.stem}.html").write_text(slides(notebook), "utf-8")
         (given / path.name).write_text(build.written(handout(notebook)), "utf-8")
+        if path.stem == build.FIRST:
+            continue
+        (kept / "slides" / f"{path.stem}.html").write_text(slides(notebook), "utf-8")
         answers = build.FOLDER / "solutions" / f"{path.stem}.py"
         shutil.copyfile(answers, kept / "solutions" / answers.name)
     address = build.repository()

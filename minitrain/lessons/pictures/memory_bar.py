@@ -26,7 +26,8 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
             gigabytes = sizes.get(kind, 0) / 1e9
             axes.barh(row, gigabytes, left=left, height=0.6, color=color, hatch=hatch, edgecolor="white")
             left += gigabytes
-        text = axes.text(left, row, f"  {left:,.0f} GB", va="center", fontsize=9)
+        where = {"xytext": (6, 0), "textcoords": "offset points"}
+        text = axes.annotate(f"{left:,.0f} GB", (left, row), va="center", fontsize=9, **where)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # it may lie on the GPU's line
     kinds = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
     handles = [*kinds, axes.axvline(gpu / 1e9, color="black", linestyle="--", label=f"a GPU's {gpu / 1e9:g} GB")]

@@ -60,7 +60,8 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
                 seen.add(kind)
                 color, hatch = LOOKS[kind]
                 axes.barh(row + below, length, height, begin, color=color, hatch=hatch, edgecolor="white")
-        axes.text(bar.step, row, f"  {seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
+        words = f"{seconds(bar.step)} per step, {days(bar.days(steps))}"
+        axes.annotate(words, (bar.step, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
     handles = [
         axes.barh([0], [0], color=color, hatch=hatch, edgecolor="white", label=kind)
         for kind, (color, hatch) in LOOKS.items()
