@@ -240,7 +240,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     if page.file.src_uri.startswith("reference/"):
         html = reference.on_lines_of_their_own(reference.breakable(reference.small_form_first(html)))
     html = reference.linked(html, lambda name: _address(name, page, config, files))
-    if page.file.src_uri.startswith(("reference/", "tutorials/")):
+    if page.file.src_uri.startswith(("reference/", "tutorials/", "lift")):
         html = searching.without_code(html)
     html = links.kept_together(html)
     html, problems = mathematics.replace_formulas(html)

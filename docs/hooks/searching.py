@@ -54,6 +54,9 @@ LEFT_OUT = (
     "reference/planning/full",
     "reference/player",
     "reference/watch",
+    *(f"reference/data/{name}" for name in ("documents", "manifest", "prefetched", "shard_writer")),
+    *(f"reference/comm/{name}" for name in ("control", "lock", "seal", "torchrun", "shared_gpus")),
+    *(f"reference/trainer/{name}" for name in ("identity", "loaded", "tools")),
     *(f"reference/ranks/{name}" for name in ("failures", "forkserver", "output", "places", "processes", "worker")),
     "claims/",
 )
