@@ -354,3 +354,15 @@ def test_what_differs_is_named_by_cell(build, tmp_path):
         notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=text)]
     assert build.differences(old, new) == []
     assert build.differences(old, other) == ["cell 'sum' says something else"]
+
+
+@all_notebooks
+def test_every_picture_is_shown_and_no_name_is_missing(name, notebook):
+    """A picture that is not a cell's last line is drawn and not shown; a cell that is to fail may fail otherwise."""
+    for cell in code_cells(notebook):
+        if cell.source.startswith("%"):
+            continue
+        drawn = [line for line in cell.source.splitlines() if line.startswith("picture(")]
+        shown = [output for output in cell.outputs if "image/svg+xml" in output.get("data", {})]
+        assert len(drawn) <= len(shown), cell.id
+    assert not [cell.id for cell in code_cells(notebook) if "NameError" in str(cell.outputs)]

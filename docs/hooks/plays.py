@@ -88,7 +88,7 @@ def frame(play: Play, up: str, query: str = "", height: int = 780) -> str:
 
 def small(found: list[Play], name: str) -> str:
     """One of them without its source, as the landing page has it; nothing where it was not recorded."""
-    return next((frame(play, "", "?small", 548) for play in found if play.file.stem == name), "")
+    return next((frame(play, "", "?small", 690) for play in found if play.file.stem == name), "")
 
 
 def overview(found: list[Play]) -> str:

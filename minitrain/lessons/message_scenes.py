@@ -113,7 +113,7 @@ def batches(world: World) -> Iterator[float]:
 BROKEN: dict[str, tuple[Callable[[World], Scene], int]] = {
     "deadlock": (partial(broken, each_receives_first, "Two ranks that both receive first", "Step to the end."), 2),
     "forgotten_wait": (
-        partial(broken, reads_too_early, "A forgotten wait", "What does `total` hold when it is divided?"),
+        partial(broken, reads_too_early, "A forgotten wait", "What does the total hold when it is divided?"),
         2,
     ),
     "missing_all_reduce": (

@@ -130,7 +130,7 @@ def zero_3(world: World) -> Scene:
         run,
         show,
         "ZeRO stage 3",
-        "Three blocks of four weights. A block's memory is empty but for the time in which the block runs.",
+        "Three blocks of four weights. A block is gathered while the one before it runs, and freed after its own run.",
         ("3Ψ · (n−1)/n", zero.volume(3, 12 * ITEM) * (world.size - 1) / world.size),
         hide=["ranks"],
         phases={"Zero3.forward": "forward", "Unit.forward.<lambda>": "backward", "Zero3.step": "step"},

@@ -29,7 +29,7 @@ def page(recording: dict[str, Any]) -> str:
     )
 
 
-def frame(recording: dict[str, Any], height: int = 640) -> str:
+def frame(recording: dict[str, Any], height: int = 760) -> str:
     """The page within another, as a notebook shows it."""
     inside = html.escape(page(recording).replace(" data-address", ""))
     style = f"width:100%;height:{height}px;border:0"
