@@ -144,4 +144,5 @@ def test_the_command_that_a_reader_types(name, tmp_path):
     found = [[float(each) for each in re.findall(r"\d+\.\d+", line)] for line in run.stdout.splitlines()]
     _, expected = reference(name, torch.float32)
     assert run.returncode == 0 and len(found) == 3, run.stderr
-    assert [pytest.approx(theirs, rel=1e-4) for theirs in expected] == found
+    near = 3e-3 if name == "muon" else 1e-4  # Newton–Schulz computes in bfloat16, with 8 bits
+    assert [pytest.approx(theirs, rel=near) for theirs in expected] == found
