@@ -264,7 +264,7 @@ function play(root, recording) {
   strip.append(chart, slider);
   root.append(strip, element("p", "key", '<span><b class="cell new">7</b> changed now</span><span><b class="cell arriving"></b> may be arriving</span>'
     + '<span><b class="cell unwritten">·</b> never written</span><span><b class="cell freed"></b> freed</span>'
-    + "<span>a mark stands at the line that runs next; one line is one tick</span>"));
+    + "<span>a mark shows the line that runs next; one line is one tick</span>"));
   const story = element("details", "story", "<summary>All steps in words</summary><ol></ol>");
   root.append(story);
 
