@@ -34,7 +34,7 @@ def ring_all_reduce(world: World) -> Scene:
         skip=("cut",),
         digits=True,
         phases={"reduce_scatter": "reduce-scatter", "all_gather": "all-gather"},
-        ask={"own += incoming": "Whose values are in `own` after this line?"},
+        ask={"own += incoming": ("Whose values are in `own` after this line?", ["own"])},
     )
 
 

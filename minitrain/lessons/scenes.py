@@ -45,7 +45,10 @@ def whole(module: Any) -> Any:
 
 
 def layers(count: int = 2) -> nn.Sequential:
-    return whole(nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(count))))
+    net = whole(nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(count))))
+    for number, weight in enumerate(net.parameters()):
+        weight.data += number  # so that a reader sees which layer's numbers these are
+    return net
 
 
 def example(world: World) -> Tensor:
@@ -109,8 +112,11 @@ def zero_1(world: World) -> Scene:
         run,
         {"parameters": model.flat, "gradients": model.gradients},
         "ZeRO stage 1",
-        "Each rank steps only its half of the four parameters, and then collects the other half.",
-        ("2Ψ · (n−1)/n", zero.volume(1, 4 * ITEM) * (world.size - 1) / world.size),
+        "Each rank steps only its half of the four parameters (Ψ: 16 B), and then collects the other half.",
+        (
+            "2Ψ · (n−1)/n",
+            zero.volume(1, 4 * ITEM) * (world.size - 1) / world.size,
+        ),
         phases={"Zero1.synchronize": "reduce-scatter", "Zero1.step": "step, all-gather"},
     )
 
@@ -130,11 +136,19 @@ def zero_3(world: World) -> Scene:
         run,
         show,
         "ZeRO stage 3",
-        "Three blocks of four weights. A block is gathered while the one before it runs, and freed after its own run.",
-        ("3Ψ · (n−1)/n", zero.volume(3, 12 * ITEM) * (world.size - 1) / world.size),
+        "Three blocks of four weights (Ψ: 48 B). Each is gathered while the one before runs, and freed after its run.",
+        (
+            "3Ψ · (n−1)/n",
+            zero.volume(3, 12 * ITEM) * (world.size - 1) / world.size,
+        ),
         hide=["ranks"],
         phases={"Zero3.forward": "forward", "Unit.forward.<lambda>": "backward", "Zero3.step": "step"},
-        ask={"following.prefetch()": "Which blocks will be in memory after this line?"},
+        ask={
+            "following.prefetch()": (
+                "Which blocks will be in memory after this line?",
+                [f"block {each}" for each in range(3)],
+            )
+        },
     )
 
 
@@ -236,7 +250,7 @@ def pipeline_step(step: Callable[..., Any], title: str, world: World) -> Scene:
         hide=["inputs", "targets", "template", "losses"],
         keep=["held"],
         work={"y = stage(x": (12, "F"), "y.backward(grad_y)": (24, "B")},
-        ask={"held.append": "How many micro-batches does this rank hold now?"},
+        ask={"held.append": ("How many micro-batches will this rank hold after this line?", ["held"])},
     )
 
 

@@ -164,7 +164,7 @@ function play(root, recording) {
     }
     const stuck = time === end && ranks.every((_, rank) => at(rank, time).error || at(rank, time).kind === "waits");
     for (const [error, stopped] of errors) parts.push(`${listed(stopped)}: ${escape(error)}`);
-    return (stuck ? ["<b>nobody goes on</b>", ...parts] : parts).join(" · ");
+    return (stuck ? ['<b class="bad">nobody goes on</b>', ...parts] : parts).join(" · ");
   }
 
   // What explains the line at which most happens: the comment above it, or what its function says of itself.
@@ -195,7 +195,7 @@ function play(root, recording) {
   head.append(scheme);
   const formula = recording.formulas[0];
   root.append(head, element("p", "look", escape(recording.look)
-    + (formula ? ` A rank sends <b>${escape(formula[0])}</b>.` : "")));
+    + (formula ? ` A rank sends <b>${escape(formula[0])}</b>${recording.formulas.every((each) => each[1] === formula[1]) ? ` = ${bytes(formula[1])}` : ""}.` : "")));
 
   const bar = element("div", "bar");
   bar.setAttribute("role", "toolbar");
@@ -264,9 +264,14 @@ function play(root, recording) {
   strip.append(chart, slider);
   root.append(strip, element("p", "key", '<span><b class="cell new">7</b> changed now</span><span><b class="cell arriving"></b> may be arriving</span>'
     + '<span><b class="cell unwritten">·</b> never written</span><span><b class="cell freed"></b> freed</span>'
+    + `<span><b class="cell leaving" style="--color:${color(0)}">7</b> being sent</span>`
+    + (recording.digits ? `<span><b class="cell">7<s><i style="background:${color(0)}"></i><i style="background:${color(1)}"></i></s></b> whose values are in it</span>`
+      : `<span><b class="cell from" style="--from:${color(0)}">7</b> came from the rank of this color</span>`)
+    + "<span>┄▷ waits for</span>"
     + "<span>a mark shows the line that runs next; one line is one tick</span>"));
   const story = element("details", "story", "<summary>All steps in words</summary><ol></ol>");
-  root.append(story);
+  const moments = element("div", "moments");
+  root.append(story, moments);
 
   function button(label, name, action, style) {
     const made = element("button", style, String(label));
@@ -437,6 +442,7 @@ function play(root, recording) {
     const status = !state ? "not yet" : waits.length ? `waits for rank ${waits.join(", ")}` : state.error ? "stopped"
       : state.kind === "end" ? "done" : top ? `line ${top[1]}` : "";
     panel.classList.toggle("waits", waits.length > 0 || !!(state && state.error));
+    panel.classList.toggle("failed", !!(state && state.error));
     const news = during(rank, time).filter((each) => each.kind === "arrives" || (each.kind === "starts" && each.verb !== "receive"))
       .map((each) => `${each.kind === "arrives" ? "←" : "→"} ${each.peer === undefined ? readable(each.verb) : `rank ${each.peer}`} ${some(each.got || each.brings)}`);
     const calls = !state || state.kind === "end" ? "" : state.stack.map((frame) => frame[2].split(".").slice(-2).join(".")).slice(-2).join(" › ");
@@ -516,6 +522,7 @@ function play(root, recording) {
   // ---- the strip: ranks and time; it is the slider, too ----
 
   const ROW = count > 3 ? 17 : 21, TOP = 16, LEFT = 26;
+  const hatch = `stuck${document.querySelectorAll(".player").length}`;
   let toX = () => 0;
 
   function drawStrip() {
@@ -524,6 +531,9 @@ function play(root, recording) {
     strip.style.height = `${TOP + count * ROW + 4}px`;
     chart.replaceChildren();
     chart.setAttribute("viewBox", `0 0 ${width} ${TOP + count * ROW + 4}`);
+    const pattern = svg("pattern", { id: hatch, width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    pattern.append(svg("path", { d: "M0 0V5", class: "stuck" }));
+    chart.append(pattern);
     drawPhases();
     ranks.forEach((states, rank) => {
       chart.append(svg("text", { x: 2, y: y(rank) + ROW / 2 + 4, class: "row", style: `fill:${color(rank)}` }, rank));
@@ -532,6 +542,10 @@ function play(root, recording) {
         if (!following || following.tick === state.tick) return;
         const x = toX(state.tick), wide = toX(following.tick) - x, letter = markOf(state);
         const waits = state.kind === "waits" && following.tick > state.tick + 1;
+        if (following.error) { // from here on it does not go on
+          chart.append(svg("rect", { x, y: y(rank) + 3, width: toX(end) - x, height: ROW - 6, class: "stuck", fill: `url(#${hatch})` }));
+          return;
+        }
         const style = waits ? `fill:none;stroke:${color(rank)};stroke-dasharray:2 2.5`
           : `fill:${color(rank)};opacity:${letter ? (letter === "B" ? 0.95 : 0.6) : Object.keys(recording.work).length ? 0.2 : 0.42}`;
         chart.append(svg("rect", { x: x + (waits ? 0.5 : 0), y: y(rank) + 3, width: Math.max(0.5, wide - (waits ? 1 : letter ? 0.6 : -0.3)), height: ROW - 6, style }));
@@ -562,17 +576,22 @@ function play(root, recording) {
     return work ? work[1][1] : "";
   }
 
-  function drawPhases() { // above the rows: what rank 0 is at
-    let last = null;
-    for (const state of ranks[0]) {
+  // What a rank is at: [tick, name] of each phase that it begins.
+  const phases = ranks.map((states) => {
+    const found = [];
+    for (const state of states) {
       const top = state.stack.at(-1);
       if (!top) continue;
       const text = state.kind === "line" ? lineOf(state) : "";
       const phase = Object.entries(recording.phases).find(([part]) => part === top[2] || (part.includes(" ") && text.includes(part)));
-      if (!phase || phase[1] === last) continue;
-      last = phase[1];
-      chart.append(svg("text", { x: toX(state.tick) + 3, y: 11, class: "phase" }, last));
+      if (phase && (!found.length || found.at(-1)[1] !== phase[1])) found.push([state.tick, phase[1]]);
     }
+    return found;
+  });
+  const phaseAt = (rank, time) => phases[rank].findLast(([begun]) => begun <= time);
+
+  function drawPhases() { // above the rows: what rank 0 is at
+    for (const [begun, name] of phases[0]) chart.append(svg("text", { x: toX(begun) + 3, y: 11, class: "phase" }, name));
   }
 
   // ---- going through it ----
@@ -592,12 +611,25 @@ function play(root, recording) {
     if (found === undefined) told.lastChild.innerHTML = `${who(rank)} does not wait any more`;
   }
 
-  const questions = new Map(); // tick -> what to predict there, where a line is reached for the first time
-  for (const [part, text] of Object.entries(recording.ask)) {
+  // tick -> what to predict there, where a line is reached for the first time; and when that line has run, what came of it
+  const questions = new Map(), answers = new Map();
+  for (const [part, [text, names]] of Object.entries(recording.ask)) {
     const reached = ranks.flatMap((states, rank) => states.filter((state) => state.kind === "line" && lineOf(state).includes(part))
-      .map((state) => ({ time: state.tick, rank, text })));
+      .map((state) => ({ time: state.tick, rank, text, names, depth: state.stack.length })));
     reached.sort((a, b) => a.time - b.time || a.rank - b.rank);
-    if (reached.length) questions.set(reached[0].time, reached[0]);
+    if (!reached.length) continue;
+    const first = reached[0];
+    questions.set(first.time, first);
+    const after = ranks[first.rank].find((state) => state.tick > first.time && state.kind === "line" && state.stack.length <= first.depth);
+    if (after) answers.set(after.tick, { ...first, state: after });
+  }
+
+  function answer({ rank, names, state }) {
+    const value = (name) => (name in state.shown ? state.shown[name] : state.names[name]);
+    const there = names.map((name) => [name, value(name)]).filter(([, each]) => each !== undefined && !each.freed);
+    const whose = (each) => ranks.map((_, from) => from).filter((from) => +[...String(state.memory[each.storage].cells[each.start || 0])].reverse()[from] > 0);
+    if (recording.digits) return there.map(([name, each]) => `${name} of rank ${rank} has the values of ${listed(whose(each).map((from) => `rank ${from}`))}.`).join(" ");
+    return `rank ${rank} has ${listed(there.map(([name, each]) => (Array.isArray(each) ? `${each.length} in ${name}` : name))) || "none"}.`;
   }
 
   function draw() {
@@ -617,9 +649,11 @@ function play(root, recording) {
       drawRank(rank, tick);
     }
     for (let rank = 0; rank < count; rank++) if (!at(rank, tick) || at(rank, tick).kind === "end") drawRank(rank, tick);
-    const best = explanation(tick), asks = small ? null : questions.get(tick);
+    const best = explanation(tick), asks = small ? null : questions.get(tick), answered = small ? null : answers.get(tick);
     const marks = best ? best.ranks.map((rank) => `<span class="badge" style="--color:${color(rank)}">${rank}</span>`).join("") : "";
-    told.firstChild.innerHTML = asks ? `<b>Predict:</b> rank ${asks.rank}. ${marked(asks.text)}` : best ? `${marks} ${marked(best.text)}` : "&nbsp;";
+    const phase = best && phaseAt(best.ranks[0], tick);
+    told.firstChild.innerHTML = asks ? `<b>Predict:</b> rank ${asks.rank}. ${marked(asks.text)}` : answered ? `<b>Answer:</b> ${escape(answer(answered))}`
+      : best ? `${marks} ${phase ? `<i>${escape(phase[1])}</i> · ` : ""}${marked(best.text)}` : "&nbsp;";
     told.lastChild.innerHTML = sentence(tick) || "&nbsp;";
     drawArrows(tick);
     const headLine = chart.querySelector(".head");
@@ -719,7 +753,13 @@ function play(root, recording) {
       .map(([time, text]) => `<li><a href="#${time}">${time}</a> ${text}</li>`).join("");
   };
   story.onclick = (event) => { if (event.target.tagName === "A") { event.preventDefault(); go(+event.target.textContent); } };
-  addEventListener("beforeprint", () => { story.open = true; });
+  // On paper: a strip of key moments, at most six with a message between the first and the last.
+  addEventListener("beforeprint", () => {
+    story.open = true;
+    const last = withMessages.length - 1, picked = new Set([0, 1, 2, 3, 4, 5].map((each) => withMessages[Math.round((each * last) / 5)]));
+    moments.innerHTML = [...picked, end].filter((time) => time !== undefined).map((time) => `<figure><figcaption>tick ${time}: ${sentence(time)}</figcaption>`
+      + ranks.map((_, rank) => `<div class="rank" style="--color:${color(rank)}"><span class="badge">rank ${rank}</span>${contents(rank, time)}</div>`).join("") + "</figure>").join("");
+  });
   speed.onchange = () => { if (timer) { stop(); toggle(); } };
   slider.oninput = () => go(+slider.value);
   document.addEventListener("keydown", pressed);

@@ -48,7 +48,7 @@ class Scene:
         digits: Whether rank r begins with tensors of 10ʳ: then the digits of a sum say whose values are in it.
         work: For lines that contain a text: the ticks that they take, and the letter that the strip shows.
         phases: For functions, or lines that contain a text: the name of the phase that begins there.
-        ask: For a line that contains a text: what to predict before it runs.
+        ask: For a line that contains a text: what to predict before it runs, and the names that answer it afterwards.
         names: Of a notebook's variables, those that its cell names.
     """
 
@@ -64,7 +64,7 @@ class Scene:
     digits: bool = False
     work: dict[str, tuple[int, str]] = field(default_factory=dict)
     phases: dict[str, str] = field(default_factory=dict)
-    ask: dict[str, str] = field(default_factory=dict)
+    ask: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     names: Sequence[str] = ()
 
 

@@ -148,6 +148,22 @@ def test_the_player(site: Path, address: str, browser) -> None:
     assert said == []
 
 
+def test_a_question_is_answered_and_key_moments_are_printed(address: str, browser) -> None:
+    page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    page.goto(f"{address}plays/zero.stage3.html")
+    told = []
+    for _ in range(20):
+        told.append(page.locator(".explains").inner_text())
+        page.keyboard.press("ArrowRight")
+    asked, answered = (
+        next(n for n, text in enumerate(told) if text.startswith(word)) for word in ("Predict", "Answer")
+    )
+    assert asked < answered and told[answered].endswith("rank 0 has block 0 and block 1.")  # one runs, the next arrives
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".moments figure").count() == 7  # six with a message, and the end
+    page.close()
+
+
 def test_the_deadlock_says_who_waits(address: str, browser) -> None:
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
     page.goto(f"{address}plays/deadlock.html")
