@@ -8,19 +8,6 @@ The full forms are in `full/`, under the same names, and other chapters use thos
 `all_reduce`, `reduce_scatter`, `all_gather` and `broadcast`, which return a `Handle`; they check their arguments, and
 are faster.
 `all_to_all`, with which later chapters send rows, has one form only.
-What is not here: recursive rings and trees over several links at once, and what NCCL does inside a switch (SHARP).
+What is not here: recursive rings, NCCL's double binary tree (it gains with many nodes, more than a demo has), and what
+NCCL does inside a switch (SHARP).
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
-
-__all__ = ["all_to_all", "full", "halving", "hierarchical", "naive", "native", "ring", "tree"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a file of this chapter when it is first used, so that `import minitrain.collectives` needs no torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
