@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -97,3 +98,16 @@ def test_what_is_counted_is_so_many():
     ]
     assert len(found) >= 3
     assert not [(page, number, what) for page, number, what in found if number != counts[what]]
+
+
+def test_letters_of_the_glossary_are_those_of_the_claims():
+    table = (ROOT / "docs" / "glossary.md").read_text("utf-8").split("| Letter |")[1].split("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.split("\n")[2:]]
+    names = {r"\alpha": "α", r"\beta": "β", r"\Psi": "Ψ", "c_r": "cᵣ"}
+    letters = [names.get(each, each) for cell in cells for each in re.findall(r"\$(.+?)\$", cell)]
+    assert len(letters) == len(set(letters)) > 25
+    claims = json.loads((ROOT / "docs" / "claims.json").read_text("utf-8"))["claims"]
+    words = {each for claim in claims for each in re.findall(r"[^\W\d_]+", claim["formula"])}
+    # A letter stands alone, or next to others as in bsh.
+    used = {each for word in words if len(word) == 1 or word in ("bsh", "cᵣ") for each in (word, *word)}
+    assert [each for each in letters if each not in used and each != "N_d"] == []  # ZeRO's paper alone writes N_d
