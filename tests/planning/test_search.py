@@ -12,7 +12,7 @@ from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time, proposals, published
-from minitrain.planning.full.time_model import fits, fitted
+from minitrain.planning.full.time_model import alone, fits, fitted
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
@@ -160,3 +160,14 @@ def test_what_limits_a_layout():
     # Along cp: those of a ring as far as attention does not hide them, those of Ulysses all.
     assert limit(Layout(4, 1, 8, cp=32, sequence_parallel=True, microbatches=384)) == "dp, cp messages"
     assert limit(Layout(cp=32, cp_mode="ulysses", microbatches=1536)) == "tp, cp messages"
+
+
+def test_efficiency_is_one_gpus_time_over_that_of_all():
+    model, steps = Model("gpt2", layers=4), Steps(batch=4, dtype="bfloat16")
+    cluster, layout = fitted(MACHINES["H100"]), Layout(dp=2, pp=4, microbatches=2)
+    found = proposals.judge(model, layout, steps, cluster)
+    one = proposals.judge(model, Layout(), steps, cluster)
+    assert one.scaling == 1 and one.tokens == pytest.approx(4 * model.sizes.positions / alone(model, steps, cluster))
+    # Total speed = speed of one · n · efficiency.
+    assert found.tokens == pytest.approx(one.tokens * 8 * found.scaling)
+    assert 0 < found.scaling < 1 - (found.bar.idle + found.bar.exposed) / found.bar.step + 1e-9
