@@ -23,12 +23,8 @@ Name = Literal[
     "collectives",
     "composition",
     "context_parallel",
-    "hybrid",
-    "inference",
     "mixture_of_experts",
     "optimizers",
-    "parameter_server",
-    "precision",
     "recomputation",
 ]
 
