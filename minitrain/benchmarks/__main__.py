@@ -19,7 +19,6 @@ from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
 Name = Literal[
-    "checkpointing",
     "collectives",
     "composition",
     "context_parallel",

@@ -90,12 +90,10 @@ def test_the_picture_is_the_same_twice(capsys, tmp_path):
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
 
 
-def test_notes_on_uneven_layers(capsys):
+def test_notes_on_uneven_layers():
     found = proposals.judge(Model("175b"), Layout(2, 64, 8, True, microbatches=768), Steps(batch=1536), cluster())
     said = command.notes(command.Command(gpus=1024), cluster(), [found])
     assert said[0] == "Layout 1 is uneven: 32 × 2 + 32 × 1 layers in its stages."
-    shown = run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--heads", "3")[1]
-    assert "layers in its stages, because the last stage has the head, too" in " ".join(shown.split())
 
 
 def cluster(**given):
