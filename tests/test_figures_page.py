@@ -33,10 +33,9 @@ def states(parameters: float, stage: int = 0, ranks: int = 1) -> list[float]:
 def trained(batch: int, seq: int, hidden: int, heads: int, layers: int, vocabulary: int) -> float:
     """GB of the model states and of the activations of a batch, in 16 bits with attention written out."""
     parameters = memory.gpt_parameters(vocabulary, seq, layers, hidden)
-    return (
-        sum(states(parameters))
-        + activations.peak(activations.Shape(batch, seq, hidden, heads, layers, vocabulary)) / GB
-    )
+    # Korthikanti et al. 2022, section 4.3: the embedding's mask, and last norm, head and logits.
+    outside = batch * seq * hidden * (1 + 4 * (1 + vocabulary / hidden))
+    return sum(states(parameters)) + (layers * activations.layer(batch, seq, hidden, heads) + outside) / GB
 
 
 def largest_bert() -> int:

@@ -19,16 +19,11 @@ from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
 Name = Literal[
-    "checkpointing",
     "collectives",
     "composition",
     "context_parallel",
-    "hybrid",
-    "inference",
     "mixture_of_experts",
     "optimizers",
-    "parameter_server",
-    "precision",
     "recomputation",
 ]
 

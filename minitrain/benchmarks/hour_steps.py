@@ -179,6 +179,6 @@ def tools(gpus: int) -> Iterator[Step]:
     yield Step("memcheck", "errors of memory", offload, 600, needs=sanitizer, only_gpu=True)
     races, asked = "python -m minitrain.recomputation.activation_offload --ranks 1", {"TORCH_CUDA_SANITIZER": "1"}
     yield Step("races", "streams that do not wait for each other", races, environment=asked, only_gpu=True)
-    names = "" if gpus > 1 else " --names context_parallel recomputation optimizers mixture_of_experts inference"
+    names = "" if gpus > 1 else " --names context_parallel recomputation optimizers mixture_of_experts"
     benchmarks = f"python -m minitrain.benchmarks --ranks {gpus}{names}"
     yield Step("benchmarks", "ratios to torch's own", benchmarks, 1200, "", only_gpu=True)

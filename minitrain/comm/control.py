@@ -33,10 +33,9 @@ FIRST = 1024  # bytes of a value that travel with its length; a longer one is se
 _companions: dict[dist.ProcessGroup, Any] = {}
 _seals: dict[Any, Seal] = {}
 _counts: dict[str, int] = {}
-# For the board: group -> its name, name -> how often its ranks have gathered, everyone's group -> who is left of it.
+# For the board: group -> its name, name -> how often its ranks have gathered.
 _names: dict[Any, str] = {}
 _gathered: dict[str, int] = {}
-_left: dict[Any, list[int]] = {}
 # group -> from where its ranks have called, since they did so from different lines.
 _orders: dict[Any, list[Sequence[Site]]] = {}
 
@@ -78,26 +77,6 @@ def _connect(group: dist.ProcessGroup, store: dist.Store, rank: int, size: int) 
     _companions[group], _seals[group] = beside, Seal(store.get("secret"), other)
 
 
-def go_on_without(lost: Iterable[int]) -> None:
-    """After ranks have died: make everyone's control connections again, among the remaining ranks.
-
-    Each of these calls it with the same `lost`, global ranks. `gather_objects` of everyone then gives the values of
-    those that are left, in their order. torch's own groups still count the dead: no collective of everyone can be
-    called any more.
-    """
-    everyone = dist.group.WORLD
-    assert everyone is not None, "start a World first"
-    lost = sorted(set(lost))
-    left = [rank for rank in range(everyone.size()) if rank not in lost]
-    name = "control/without " + ",".join(map(str, lost))
-    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    place = left.index(everyone.rank())
-    _left[everyone] = left
-    if 0 in lost:
-        Board.current = None  # it was there
-    _connect(everyone, store, place, len(left))
-
-
 def leave(groups: Iterable[dist.ProcessGroup]) -> None:
     """Destroy groups that are no longer needed, with their control connections; everyone's group is left alone.
 
@@ -122,7 +101,7 @@ def leave_all() -> None:
 
 def forget_control_groups() -> None:
     """Drop the control connections when their process groups are destroyed."""
-    for known in (_companions, _seals, _counts, _names, _gathered, _left, _orders):
+    for known in (_companions, _seals, _counts, _names, _gathered, _orders):
         known.clear()
 
 
@@ -172,7 +151,7 @@ def any_of(flags: Sequence[bool]) -> Callable[[], list[bool]]:
 def _meet(group: dist.ProcessGroup | None, what: str) -> None:
     """Where ranks are checked: wait until all of the group have arrived, and raise Deadlock if one never will."""
     group = group or dist.group.WORLD
-    board, ranks = Board.current, _left.get(group) or dist.get_process_group_ranks(group)
+    board, ranks = Board.current, dist.get_process_group_ranks(group)
     if board is None or len(ranks) == 1:
         return
     name = f"{name_of(group)}/{len(ranks)}"

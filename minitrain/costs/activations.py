@@ -2,14 +2,10 @@
 
 The account of Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", whose sections
 are cited: 2 bytes per element, 1 of a dropout mask, attention written out; statistics of norms and token numbers are
-left out. b batch, s sequence, h hidden, a heads, L layers, V vocabulary, t tensor-parallel ranks, p pipeline stages.
+left out. b batch, s sequence, h hidden, a heads, t tensor-parallel ranks.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
-
-from minitrain.costs import composition
 
 RECOMPUTE = ("none", "selective", "full")
 
@@ -85,76 +81,6 @@ def gathered_inputs(batch: int, seq: int, hidden: int, tensor: int) -> float:
     check(tensor, True, "none", batch=batch, seq=seq, hidden=hidden)
     whole = 4 * batch * seq * hidden
     return whole - whole / tensor
-
-
-class Shape(NamedTuple):
-    """A GPT and what goes through it at once; the names are those of the calculator's options."""
-
-    batch: int
-    seq: int
-    hidden: int
-    heads: int
-    layers: int
-    vocabulary: int
-
-    def parameters(self, tensor: int) -> int:
-        """Number of parameters on a tensor-parallel rank, with as many positions as the sequence is long."""
-        shape = composition.Shape(self.layers, self.hidden, self.heads, self.seq, self.vocabulary)
-        return sum(each.elements for each in composition.stage_parameters(shape, 1, 0, tensor))
-
-
-def extras(shape: Shape, tensor: int = 1, sequence_parallel: bool = False, pipeline: int = 1) -> dict[str, float]:
-    """sbh/t · p + 4sbh/t · (1 + V/h): bytes that a rank of the first pipeline stage keeps outside the layers (§4.3).
-
-    The first term is the embedding's dropout masks of p micro-batches of 1F1B. The second is last norm, head and logits
-    in 32 bits, and is 0 where p > 1. Without sequence parallelism only the logits are divided by t. V/t is rounded up.
-
-    Raises:
-        ValueError: A size is below 1 or cannot be split over `tensor`.
-    """
-    batch, seq, hidden, _, _, vocabulary = shape
-    sizes = {"batch": batch, "seq": seq, "hidden": hidden, "vocabulary": vocabulary, "pipeline": pipeline}
-    check(tensor, sequence_parallel, "none", **sizes)
-    wide = batch * seq * hidden / (tensor if sequence_parallel else 1)
-    logits = batch * seq * -(-vocabulary // tensor)
-    alone = pipeline == 1
-    return {
-        "embedding dropout: its mask": wide * pipeline,
-        "last norm: its input": 2 * wide if alone else 0.0,
-        "head: its input": 2 * wide if alone else 0.0,
-        "loss: the logits": 4.0 * logits if alone else 0.0,
-    }
-
-
-def model(
-    shape: Shape, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none", pipeline: int = 1
-) -> float:
-    """Bytes that a rank of the first pipeline stage keeps after forward: L layers, and `extras` (equation 5 and §4.3).
-
-    Under 1F1B, the first stage keeps p micro-batches of L/p layers: again L layers.
-    """
-    layers = shape.layers
-    if layers < 1:
-        raise ValueError(f"layers={layers} must be at least 1")
-    if pipeline < 1 or layers % pipeline:
-        raise ValueError(f"layers={layers} cannot be split over pipeline={pipeline} stages; use a multiple of it")
-    one = layer(*shape[:4], tensor, sequence_parallel, recompute)
-    return layers * one + sum(extras(shape, tensor, sequence_parallel, pipeline).values())
-
-
-def peak(
-    shape: Shape, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none", pipeline: int = 1
-) -> float:
-    """The most bytes at any time on a rank of the first stage, with what is computed again.
-
-    Backward has freed what head and loss keep when it computes the last layer again, so the larger of the two counts.
-    """
-    way = tensor, sequence_parallel
-    stored = model(shape, *way, recompute, pipeline)
-    mask, *output = extras(shape, *way, pipeline).values()
-    # What recomputation brings back while backward is in one layer counts once, and is not in the paper.
-    again = layer(*shape[:4], *way) - layer(*shape[:4], *way, recompute)
-    return stored - sum(output) + max(sum(output), again)
 
 
 def check(tensor: int, sequence_parallel: bool, recompute: str, **sizes: int) -> None:

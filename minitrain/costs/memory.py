@@ -1,7 +1,6 @@
 """What a training step holds on one device, in bytes: model states, and what forward keeps for backward.
 
-`python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds
-(`minitrain.costs.calculator`). Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence;
+Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence;
 `item` bytes of an element.
 """
 
@@ -107,9 +106,3 @@ def gpt_activations(
     head = item * batch * seq * hidden
     loss = max(item, 4) * (batch * seq * vocabulary + 1)
     return indices + layers * layer + last_norm + head + loss
-
-
-if __name__ == "__main__":
-    from minitrain.costs.calculator import main  # it needs rich and tyro, which the formulas do not
-
-    main()

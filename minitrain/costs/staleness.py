@@ -40,14 +40,6 @@ def largest_rate(curvature: float, delay: int) -> float:
     return 2 / curvature * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 
-def bytes_served(pulls: int, pushes: int, trained: int, other: int, workers: int) -> tuple[int, int]:
-    """Bytes that the server sends and receives: parameters for each pull, gradients of the same size for each push.
-
-    `trained`: those of the parameters that are trained; `other`: of the rest, which comes with a worker's first pull.
-    """
-    return pulls * trained + workers * other, pushes * trained
-
-
 def missed_updates(frequencies: Sequence[float], batch: int, ranks: int, staleness: int, steps: int) -> float:
     """s (1 − (1−p)^D): updates that a fetched row misses, D ids being drawn in a step by all ranks; the mean over ids.
 

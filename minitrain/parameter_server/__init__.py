@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING
 from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
-    from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
     from minitrain.parameter_server.full.placement import place
     from minitrain.parameter_server.full.roles import Roles, split_roles
     from minitrain.parameter_server.full.synchronous import Server, Worker
 
 _HOME = {
-    "AsynchronousServer": "full.asynchronous",
-    "AsynchronousWorker": "full.asynchronous",
     "Roles": "full.roles",
     "Server": "full.synchronous",
     "Worker": "full.synchronous",
     "place": "full.placement",
     "split_roles": "full.roles",
 }
-__all__ = ["AsynchronousServer", "AsynchronousWorker", "Roles", "Server", "Worker", "place", "split_roles"]
+__all__ = ["Roles", "Server", "Worker", "place", "split_roles"]
 __getattr__ = lazily(__name__, _HOME)

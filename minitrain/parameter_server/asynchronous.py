@@ -8,8 +8,7 @@ only if it is at most s steps ahead of the slowest worker. With s = 0 it waits f
 **Sent.** As in `synchronous`, with gloo only: the server has one receive open per worker and applies whichever push is
 done first. NCCL runs a rank's messages in the order in which they were started, so a slow worker would delay the rest.
 **Cost.** 2S bytes per step of a worker. The server holds parameters, optimizer states, and one push per worker.
-The full form, `minitrain.parameter_server.full.asynchronous`, adds a virtual clock, workers that leave or die, frozen
-and unused parameters, buffers, pushes that are refused, and checks.
+Also called asynchronous SGD, Downpour SGD, SSP; `dist_async` of MXNet's KVStore. There is no full form.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import torch
 
 from minitrain.benchmarks import (
     composition,
-    hybrid,
     mixture_of_experts,
     recomputation,
 )
@@ -18,7 +17,6 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Model, Steps
 from minitrain.data.text import Samples, Text
 from minitrain.mixture_of_experts.full.compute import WAYS, lay_side_by_side
-from minitrain.recommender.click import Clicks
 from minitrain.recomputation.full import early_stop
 from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.train import build, train_step
@@ -52,27 +50,7 @@ def of_experts(world):
         torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-9, atol=1e-12)
 
 
-def of_hybrid_tables(world):
-    data = Clicks(ids=20)
-    batches = [data.batch(step, 12) for step in range(3)]
-    keys = {name: torch.cat([batch.ids[name] for batch in batches]) for name in data.names}
-    (ours, our_step), (theirs, their_step) = (make(world, data) for make in (hybrid.hybrid, hybrid.with_ddp))
-
-    with torch.no_grad():
-        before = ours.lookup(keys)
-        for name, table in theirs.items():
-            table.weight[data.numbers(keys[name])] = before[name]
-    for batch in batches:
-        for step in (our_step, their_step):
-            step(batch.part(world.rank, world.size))
-    with torch.no_grad():
-        after = ours.lookup(keys)
-        for name, table in theirs.items():
-            torch.testing.assert_close(after[name], table.weight[data.numbers(keys[name])], rtol=1e-4, atol=1e-6)
-            assert not torch.equal(after[name], before[name])
-
-
-SIDES = (of_recomputation, of_experts, of_hybrid_tables)
+SIDES = (of_recomputation, of_experts)
 
 
 @pytest.mark.parametrize("same_work", SIDES, ids=lambda side: side.__name__)

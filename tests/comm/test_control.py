@@ -11,9 +11,8 @@ import torch.distributed as dist
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import axes
-from minitrain.comm.control import agree, any_of, gather_objects, go_on_without, leave_all
+from minitrain.comm.control import agree, any_of, gather_objects, leave_all
 from minitrain.comm.groups import new_group
-from minitrain.ranks import Ranks
 from tests.processes import becomes
 
 
@@ -29,22 +28,6 @@ def gathered(world):
 
 def test_objects_of_any_length_come_whole_and_in_rank_order(ranks):
     assert ranks(4).run(gathered) == [True] * 4
-
-
-def without(world, lost):
-    everyone = gather_objects(world.rank)
-    if world.rank in lost:
-        os._exit(3)
-    go_on_without(lost)
-    world.timeline.gather()  # as every demo ends
-    return everyone, gather_objects(world.rank)
-
-
-@pytest.mark.parametrize("lost", [(1,), (0, 2)])
-def test_those_that_are_left_meet_again(lost):
-    with Ranks(4, device="cpu", survives=True) as mortal:
-        left = [rank for rank in range(4) if rank not in lost]
-        assert mortal.run(without, lost) == [([0, 1, 2, 3], left) if rank in left else None for rank in range(4)]
 
 
 def disagree(world, odd_rank, how):

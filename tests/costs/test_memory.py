@@ -1,19 +1,13 @@
-"""The calculator prints the ZeRO paper's figures, refuses what makes no model, and needs no torch.
+"""Model states are the ZeRO paper's figures.
 
 The formulas for one device are tested against real steps in tests/matrix_product/test_memory.py.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from minitrain.costs import zero
-from minitrain.costs.calculator import GB, GIB, Shape, calculate, splits
 
 # Rajbhandari et al. 2020, table 1, as printed: GB for each number of ranks, stages 1 to 3.
 TABLE_1 = {
@@ -28,16 +22,6 @@ TABLE_1 = {
     128e9: {64: ("536", "284", "32"), 256: ("518", "263", "8"), 1024: ("513", "257", "2")},
     1e12: {64: ("4187", "2218", "250"), 256: ("4046", "2054", "62.5"), 1024: ("4011", "2013", "15.6")},
 }
-WITHOUT_TORCH = """
-import runpy, sys
-class NoTorch:
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] == "torch":
-            raise ImportError("the calculator wants torch")
-sys.meta_path.insert(0, NoTorch())
-runpy.run_module("minitrain.costs.memory", run_name="__main__")
-"""
-SHAPE = {"layers": 2, "hidden": 16, "heads": 4, "seq": 8}
 
 
 @pytest.mark.parametrize("parameters", TABLE_1)
@@ -48,104 +32,3 @@ def test_table_1_of_zero(parameters):
             last_digit = 10.0 ** -len(text.partition(".")[2])
             found = sum(zero.state_bytes(stage, parameters, ranks).values()) / 1e9
             assert abs(found - float(text)) < last_digit
-
-
-def rows(text):
-    """The cells of each line that has some, split where two spaces are."""
-    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
-
-
-def table(text, title):
-    """The lines of the table below the line that begins with `title`."""
-    lines = text[text.index(title) :].splitlines()
-    rule = next(i for i, line in enumerate(lines) if line.strip().startswith("──"))
-    found = []
-    for line in lines[rule + 1 :]:
-        if line.strip() and not line.startswith(" "):
-            break
-        found.append(line)
-    return rows("\n".join(found))
-
-
-def test_figure_1_of_zero(capsys):
-    calculate(parameters=7.5e9, ranks=64)
-    printed = capsys.readouterr().out
-    held = table(printed, "Model states")
-    assert [row[4] for row in held] == ["120.0", "31.4", "16.6", "1.9"]
-    assert [row[5] for row in held] == ["111.8", "29.2", "15.5", "1.7"]
-    # A tenth of each stays free: 31.4 GB are more than 0.9 · 32, and 120 fewer than 0.9 · 141.
-    every = "24, 32, 40, 80, 141, 192"
-    assert [row[6] for row in held] == ["141, 192", "40, 80, 141, 192", every, every]
-    assert held[1][1:4] == ["15.0", "15.0", "1.4"]
-    largest = [f"{0.9 * gpu / 16:.1f}" for gpu in (24, 32, 40, 80, 141, 192)]
-    assert table(printed, "Largest")[0] == ["0", *largest]
-    assert "Activations" not in printed
-
-
-def test_gpus_and_what_stays_free_of_them_are_options(capsys):
-    for room, fitting in ((0.0, "32, 48"), (0.02, "48"), (0.4, "none")):  # 31.4 GB
-        calculate(parameters=7.5e9, ranks=64, gpus=(48, 16, 32), room=room)
-        printed = capsys.readouterr().out
-        assert table(printed, "Model states")[1][6] == fitting
-        assert f"leaves {100 * room:g} % of it free" in " ".join(printed.split())
-        assert table(printed, "Largest")[0][1:] == [f"{(1 - room) * gpu / 16:.1f}" for gpu in (16, 32, 48)]
-
-
-def test_korthikantis_22_billion(capsys):
-    """Table 3's first model on 8 tensor-parallel ranks: 22 billion parameters, and the factors of table 2."""
-    calculate(layers=48, hidden=6144, heads=64, seq=2048, batch=4, tensor=8)
-    printed = capsys.readouterr().out
-    assert "of 22,074,273,792 parameters" in printed
-    kept = table(printed, "Activations")
-    assert [row[1] for row in kept] == ["none", "selective", "full"] * 3
-    found = [float(row[2]) for row in kept]
-    scores = 5 * 64 * 2048 / 6144
-    whole, tensor = (34 + scores, 34, 2), (10 + 24 / 8 + scores / 8, 10 + 24 / 8, 2)
-    assert found == [round(factor, 2) for factor in (*whole, *tensor, *(factor / 8 for factor in whole))]
-    peak = dict(zip(splits(8), kept[::3], strict=True))["tensor 8"][5]
-    shard = Shape(4, 2048, 6144, 64, 48, 51200).parameters(8)
-    total = table(printed, "Model states and activations")[0]
-    assert float(total[5]) == pytest.approx(16 * shard / GB + float(peak), abs=0.11)
-    assert float(total[6]) == pytest.approx(float(total[5]) * GB / GIB, abs=0.11)
-    assert total[4] == "–" and total[7] == "141"  # too much for any if not split
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    (
-        ({}, "nothing to count; give --layers, --hidden, --heads and --seq, or --parameters"),
-        ({"parameters": 0.5}, "parameters=0.5 is no number of parameters; use a whole number, at least 1"),
-        ({"parameters": 1e9, "ranks": 0}, "ranks=0 must be at least 1"),
-        ({"parameters": 1e9, "gpus": (40, 0)}, r"gpus=\(40, 0\) must be sizes above 0, in GB"),
-        ({"parameters": 1e9, "room": 1.0}, "room=1 must be at least 0 and less than 1; 0.1 leaves a tenth"),
-        ({"parameters": 1e9, "tensor": 2}, "tensor=2 belongs to a model's shape, and there is none"),
-        ({**SHAPE, "heads": 3}, "hidden=16 cannot be split over heads=3"),
-        ({**SHAPE, "seq": 6, "tensor": 4}, "seq=6 cannot be split over 4 tensor-parallel ranks"),
-    ),
-)
-def test_bad_options_are_refused_before_anything_is_printed(options, message, capsys):
-    with pytest.raises(ValueError, match=message):
-        calculate(**options)
-    assert capsys.readouterr().out == ""
-
-
-def run(*options):
-    """`python -m minitrain.costs.memory` where torch cannot be imported."""
-    command = [sys.executable, "-c", WITHOUT_TORCH, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def test_the_page_shows_what_it_prints():
-    page = (Path(__file__).parents[2] / "docs/running.md").read_text(encoding="utf-8")
-    shown = page[page.index("python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64") :]
-    shown = shown[shown.index("```text\n") + len("```text\n") :].split("```")[0]
-    done = run("--parameters", "7.5e9", "--ranks", "64")
-    assert done.returncode == 0
-    lines = iter(rows(done.stdout))
-    assert all(line in lines for line in rows(shown))  # in this order
-
-
-def test_a_mistake_is_one_line():
-    done = run("--layers", "3")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: layers=3 alone is no shape; give --hidden, --heads, --seq too\n"

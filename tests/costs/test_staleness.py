@@ -1,4 +1,4 @@
-"""Learning rates that a delay allows, and bytes that servers send."""
+"""Learning rates that a delay allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,3 @@ def test_known_rates():
     assert costs.largest_rate(0.5, 0) == pytest.approx(4)  # gradient descent: 2/λ
     assert costs.largest_rate(1.0, 1) == pytest.approx(1)
     assert costs.largest_rate(1.0, 1000) == pytest.approx(math.pi / 2001, rel=1e-5)
-
-
-def test_bytes_served():
-    assert costs.bytes_served(pulls=5, pushes=4, trained=100, other=8, workers=2) == (516, 400)

@@ -3,7 +3,6 @@
 from tests.mutations import by_claim, by_test, table
 
 NOTHING_AGAIN = "the demo computes nothing again"
-BYTES = "the demo counts a layer's bytes"
 
 MUTATIONS = table(
     by_claim("sequence_parallel.mappings", "g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
@@ -63,10 +62,6 @@ MUTATIONS = table(
     ("costs.activations.layer_terms", '== "selective" and shape == "abss"', '== "selective" and size == 2'),
     by_test("tests/costs/test_activations.py::test_terms_add_up_to_the_equations", NOTHING_AGAIN),
     ("costs.activations.layer_terms", " and bool(kept)", ""),
-    by_test("tests/costs/test_activations.py::test_without_sequence_parallelism_only_the_logits_are_divided", BYTES),
-    ("costs.activations.extras", "-(-vocabulary // tensor)", "vocabulary // tensor"),
-    by_test("tests/costs/test_activations.py::test_extras_are_those_of_section_4_3", BYTES),
-    ("costs.activations.extras", "wide * pipeline", "wide"),
     by_test("tests/costs/test_activations.py::test_figure_7", NOTHING_AGAIN),
     ("costs.activations.layer", "recompute).values()", '"none").values()'),
 )

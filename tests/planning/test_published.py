@@ -12,10 +12,11 @@ from minitrain.comm.pictures import save_figure
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition
 from minitrain.costs import composition_work as work
+from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES
 from minitrain.planning.full import plan_time, published
 from minitrain.planning.full.published import CONSTANTS, RUNS
-from minitrain.planning.full.time_model import fitted, step_time
+from minitrain.planning.full.time_model import alone, fitted, step_time
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
 LINES = list(csv.DictReader(RUNS.open(encoding="utf-8")))
@@ -131,16 +132,10 @@ def test_tensor_parallelism_fills_a_node():
         assert seconds[8, 8] <= least * min(seconds.values())
 
 
-def test_runs_of_one_s_own(tmp_path):
-    head, first = RUNS.read_text("utf-8").splitlines()[:2]
-    own = tmp_path / "own.csv"
-    own.write_text(f"{head},flops,memory_GBps,link_GBps\n{first.replace(',H100,', ',mine,')},500e12,2000,300\n")
-    (run,) = published.read(own)
-    assert (run.machine.flops, run.machine.memory, run.machine.link) == (500e12, 2e12, 300e9)
-    assert 1 < published.seconds(run) / published.seconds(runs()[1]) < 989 / 500 * 1.1
-    own.write_text(f"{head}\n{first.replace(',H100,', ',mine,')}\n")
-    with pytest.raises(ValueError, match=r"own.csv', row 1: gpu='mine' is none of .* give flops, memory_GBps"):
-        published.read(own)
-    own.write_text("id,gpu\n1,H100\n")
-    with pytest.raises(ValueError, match="has no column 'dp'"):
-        published.read(own)
+def test_strong_scaling_is_what_chapter_14_says():
+    few, many = runs()[256], runs()[257]
+    one = alone(few.model, few.steps, fitted(few.machine, Fabric(few.per_node)))
+    assert [f"{one / run.layout.ranks / run.seconds:.0%} on {run.layout.ranks}" for run in (few, many)] == [
+        "73% on 96",
+        "65% on 4608",
+    ]

@@ -12,7 +12,7 @@ from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time, proposals, published
-from minitrain.planning.full.time_model import fits, fitted
+from minitrain.planning.full.time_model import alone, fits, fitted
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
@@ -133,21 +133,6 @@ def test_no_pipeline_takes_less_than_its_bound(layers, schedule, tp):
         assert found.ideal <= least <= found.span
 
 
-def test_uneven_splits_are_proposed_where_they_are_faster():
-    # GPT-2's head costs V/(12h + 2s) layers: 50257 / (9216 + 2048) = 4.5. Of 12 layers on 4 stages, the last stage
-    # works for 3 + 4.5 of them; with 4 + 4 + 3 + 1 the busiest works for 5.5.
-    model, steps, layout = Model("gpt2"), Steps(batch=512), Layout(pp=4, microbatches=512)
-    counts, part = proposals.uneven(model, layout, steps)
-    assert counts == [4, 4, 3, 1]
-    assert part == pytest.approx(5.46 / 7.46, abs=0.02)
-    # One layer fewer on the last stage is enough where the head costs V/(12h + 2s) = 50257 / (24576 + 2048) = 1.9.
-    wide = replace(model, hidden=2048, heads=16)
-    assert proposals.uneven(wide, Layout(pp=2, microbatches=512), steps)[0] == [7, 5]
-    # For GPT-3 the head costs a third of a layer, so 12 stages of 8 layers are as good as it gets.
-    assert proposals.uneven(GPT3, Layout(pp=12, tp=8, microbatches=96), Steps(batch=96)) is None
-    assert proposals.uneven(model, Layout(dp=4), steps) is None
-
-
 def test_what_limits_a_layout():
     def limit(layout, model=GPT3, batch=1536):
         return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.rpartition(",")[0]
@@ -160,3 +145,14 @@ def test_what_limits_a_layout():
     # Along cp: those of a ring as far as attention does not hide them, those of Ulysses all.
     assert limit(Layout(4, 1, 8, cp=32, sequence_parallel=True, microbatches=384)) == "dp, cp messages"
     assert limit(Layout(cp=32, cp_mode="ulysses", microbatches=1536)) == "tp, cp messages"
+
+
+def test_efficiency_is_one_gpus_time_over_that_of_all():
+    model, steps = Model("gpt2", layers=4), Steps(batch=4, dtype="bfloat16")
+    cluster, layout = fitted(MACHINES["H100"]), Layout(dp=2, pp=4, microbatches=2)
+    found = proposals.judge(model, layout, steps, cluster)
+    one = proposals.judge(model, Layout(), steps, cluster)
+    assert one.scaling == 1 and one.tokens == pytest.approx(4 * model.sizes.positions / alone(model, steps, cluster))
+    # Total speed = speed of one · n · efficiency.
+    assert found.tokens == pytest.approx(one.tokens * 8 * found.scaling)
+    assert 0 < found.scaling < 1 - (found.bar.idle + found.bar.exposed) / found.bar.step + 1e-9

@@ -62,7 +62,7 @@ def staleness(traces: Mapping[str, Trace], seconds: float) -> Figure:
     """Loss against virtual time, and how stale gradients were, for each bound."""
     figure, (left, right) = panels(9, 3.6, 2)
     looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "||")]
-    most = max(trace.stalest for trace in traces.values())
+    most = max(update.staleness for trace in traces.values() for update in trace.updates)
     for place, ((name, trace), (color, line, hatch)) in enumerate(zip(traces.items(), looks, strict=False)):
         points = [(moment, value) for moment, value in trace.losses if moment <= seconds]
         left.step(*zip(*points, strict=True), where="post", label=name, color=color, linestyle=line)

@@ -7,26 +7,24 @@ neighbors that are alike share a line. Nothing is measured, and torch is not nee
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from minitrain.composition.settings import Settings, untrained
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
-from minitrain.costs.calculator import decimal, gb, table_of
 from minitrain.costs.memory import GB, ROOM, fitting
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
 from minitrain.planning.full.plan_time import Bubble
 from minitrain.planning.plan import Plan
 
-_table = partial(table_of, left=("pp", "axis", "what", "by", "stages"))
 FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (
     f"GB are 10⁹ bytes. What fits leaves {FREE} of a GPU free for what is not counted: gradients of activations, what "
@@ -225,6 +223,24 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
     if not fitting(max(sum(each.held.values()) for each in plans)):
         yield "It fits on no GPU: try --zero 1, --recompute, more tp or pp, or fewer sequences in a micro-batch."
     yield NOT_COUNTED
+
+
+def _table(columns: list[str], left: Container[str] = ("pp", "axis", "what", "by", "stages")) -> Table:
+    """An empty table; all columns but those of text, `left`, are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right")
+    return table
+
+
+def gb(size: float) -> str:
+    """Bytes in 10⁹."""
+    return decimal(size / GB)
+
+
+def decimal(value: float) -> str:
+    """One decimal; two digits where that would leave less."""
+    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.2g}"
 
 
 def _bytes(size: int) -> str:
