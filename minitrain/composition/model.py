@@ -29,9 +29,7 @@ from minitrain.context_parallel.full import parallelize as context_parallel
 from minitrain.mixture_of_experts import (
     BiasBalanced,
     ExpertChoice,
-    GShard,
     MoELayer,
-    NoisyTopK,
     Router,
     Switch,
     TopK,
@@ -53,8 +51,6 @@ from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {
-    "noisy_top_k": NoisyTopK,
-    "gshard": GShard,
     "switch": Switch,
     "expert_choice": ExpertChoice,
     "top_k": TopK,

@@ -10,10 +10,10 @@ PositionsKind = Literal["learned", "rope"]
 NormName = Literal["layer", "rms"]
 MLPName = Literal["gelu", "swiglu"]
 BiasesName = Literal["all", "qkv", "none"]
-RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice", "top_k", "bias_balanced"]
+RouterName = Literal["switch", "expert_choice", "top_k", "bias_balanced"]
 # Options of routers: what each is called there, and the routers that have it.
 ROUTER_OPTIONS: dict[str, tuple[str, tuple[RouterName, ...]]] = {
-    "router_loss": ("loss_factor", ("gshard", "switch", "top_k")),
+    "router_loss": ("loss_factor", ("switch", "top_k")),
     "router_z_loss": ("z_factor", ("top_k",)),
     "router_bias_speed": ("speed", ("bias_balanced",)),
 }
@@ -88,7 +88,7 @@ class Model:
         norm_eps: What a norm adds to the variance.
         biases: Which products have them: all; only those of queries, keys and values; or none.
         qk_norm: RMSNorm over each head's queries and keys.
-        router_loss: Factor of the loss that balances experts, of gshard, switch and top_k, unless it is to be the
+        router_loss: Factor of the loss that balances experts, of switch and top_k, unless it is to be the
             router's own; likewise the next two.
         router_z_loss: Factor of the loss that keeps a router's logits small (ST-MoE's z-loss), of top_k.
         router_bias_speed: By how much a step changes the bias of an expert, of bias_balanced.

@@ -42,7 +42,6 @@ class Shape(NamedTuple):
         positions: s, tokens in a sequence.
         tied: The head uses the embedding's matrix.
         experts: E in place of the MLPs of some layers; 0: none.
-        gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
         learned: Whether there is a table of positions, of s × h; with rotary embedding there is none.
         kv_heads: Heads of keys and values, which groups of queries share; 0: as many as heads.
         inner: Width of the MLP; 0: 4h.
@@ -67,7 +66,6 @@ class Shape(NamedTuple):
     vocabulary: int
     tied: bool = True
     experts: int = 0
-    gates: int = 1
     learned: bool = True
     kv_heads: int = 0
     inner: int = 0
@@ -193,8 +191,7 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
     if not shape.is_mixture(layer):
         return [*found, *_mlp(f"{name}.mlp", shape, shape.mlp_width, tensor)]
     h, count = shape.hidden, shape.experts
-    for gate in ("gate", "noise_gate")[: shape.gates]:
-        found.append(Parameter(f"{name}.mlp.router.{gate}.weight", h * count, whole=True, shape=(count, h)))
+    found.append(Parameter(f"{name}.mlp.router.gate.weight", h * count, whole=True, shape=(count, h)))
     if shape.router_bias:
         found.append(Parameter(f"{name}.mlp.router.bias", count, whole=True))
     for number in experts:

@@ -6,8 +6,8 @@ through one after the other, and lets their gradients add up in `.grad`.
 **Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD", §3; `no_sync` of Li et al. 2020, §3.2.4.
 **Sent.** The gradients once per step, with the last micro-batch, and one number, the loss.
 **Cost.** The activations of one micro-batch, a factor of A less. Small micro-batches use a device less well.
-The full form, `minitrain.data_parallel.full.accumulation`, adds micro-batches and ranks that count different numbers of
-tokens, and scaled learning rates.
+Where micro-batches or ranks count different numbers of tokens, each loss is a sum, divided by the count of the whole
+batch and multiplied by n, because `synchronize()` averages over the ranks.
 A micro-batch is also called a gradient-accumulation step.
 """
 

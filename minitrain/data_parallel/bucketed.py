@@ -6,8 +6,8 @@ copied one after the other into flat tensors, and one all-reduce carries them.
 **Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.2.
 **Sent.** One all-reduce per bucket, at most ⌈gradient bytes / bucket size⌉ of them; the bytes are those of `naive`.
 **Cost.** One latency per bucket; and memory for the buckets, as large as the gradients, while they travel.
-The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters, buckets for each dtype and
-device, buffers, the check that all ranks wrap the same module, and a model that can be freed.
+The full form of the next rung, `minitrain.data_parallel.full.overlapped`, adds unused and frozen parameters, buckets
+for each dtype and device, buffers, the check that all ranks wrap the same module, and a model that can be freed.
 Also called gradient bucketing, fusion buffer (Horovod).
 """
 

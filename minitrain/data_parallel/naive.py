@@ -7,8 +7,8 @@ batch is the mean of the parts' gradients, so the ranks average these and all ta
 **Sent.** One all-reduce per parameter, so each rank sends about 2(n−1)/n of the gradients' bytes.
 **Cost.** Each rank holds all parameters, gradients and optimizer states, as one device does. It waits for one latency
 per parameter, and computes nothing meanwhile.
-The full form, `minitrain.data_parallel.full.naive`, adds unused, frozen and transposed parameters, buffers, the check
-that all ranks wrap the same module, and an error where `synchronize()` is forgotten.
+The full form of the third rung, `minitrain.data_parallel.full.overlapped`, adds unused, frozen and transposed
+parameters, buffers, the check that all ranks wrap the same module, and an error where `synchronize()` is forgotten.
 """
 
 from __future__ import annotations

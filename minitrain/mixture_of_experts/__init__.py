@@ -5,7 +5,7 @@ Four routers, each a file with one function `route`: `noisy_top_k`, `gshard`, `s
 experts on different ranks. `bias_balanced` is a router without an auxiliary loss. Four more have a small form only:
 `node_limited` routes to few nodes, `z_loss` keeps logits small, `dropless` is a layer without a capacity,
 `shared_experts` adds experts for every token. One router has a full form only, `TopK`, whose idea is `noisy_top_k`
-without the noise.
+without the noise; `noisy_top_k` and `gshard` have none.
 
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from minitrain.mixture_of_experts.full.bias_balanced import BiasBalanced
     from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
     from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
-    from minitrain.mixture_of_experts.full.gshard import GShard
     from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss
-    from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK
     from minitrain.mixture_of_experts.full.router import Router
     from minitrain.mixture_of_experts.full.routing import Routing
     from minitrain.mixture_of_experts.full.switch import Switch
@@ -33,9 +31,7 @@ _HOME = {
     "BiasBalanced": "full.bias_balanced",
     "ExpertChoice": "full.expert_choice",
     "ExpertParallel": "full.expert_parallel",
-    "GShard": "full.gshard",
     "MoELayer": "full.layer",
-    "NoisyTopK": "full.noisy_top_k",
     "Router": "full.router",
     "Routing": "full.routing",
     "Switch": "full.switch",
@@ -47,9 +43,7 @@ __all__ = [
     "BiasBalanced",
     "ExpertChoice",
     "ExpertParallel",
-    "GShard",
     "MoELayer",
-    "NoisyTopK",
     "Router",
     "Routing",
     "Switch",

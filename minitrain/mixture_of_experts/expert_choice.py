@@ -7,8 +7,8 @@ a model with this router cannot generate token by token.
 **Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.2.
 **Cost.** One product with W_g, [experts, hidden], which every rank holds. An expert chooses among the tokens of one
 sequence, so ranks need not ask each other.
-The full form, `minitrain.mixture_of_experts.full.expert_choice`, adds a cap on the experts of a token (§3.3), several
-sequences at once, a float32 router in a bfloat16 model, and checks.
+The full form, `minitrain.mixture_of_experts.full.expert_choice`, adds several sequences
+at once, a float32 router in a bfloat16 model, and checks.
 `layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 """
 

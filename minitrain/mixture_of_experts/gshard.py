@@ -6,8 +6,8 @@ gate is often not made at all, which leaves the slot to a token to which it matt
 
 **Source.** Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. Also called top-2 gating.
 **Cost.** One product with W_g, [experts, hidden], which every rank holds.
-The full form, `minitrain.mixture_of_experts.full.gshard`, adds several sequences at once, random numbers that depend on
-the token and not on the rank, evaluation without chance and capacity, a float32 router in a bfloat16 model, and checks.
+Mesh TensorFlow calls the second choice `second_expert_policy="random"`. In evaluation there is neither chance nor a
+capacity, so that a generated token does not depend on later ones.
 `layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 """
 

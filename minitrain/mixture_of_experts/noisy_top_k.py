@@ -7,8 +7,8 @@ against this: logits get noise of a learned size, and two losses ask that all ex
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1, §4 and appendix A.
 **Cost.** Two products, with W_g and W_noise, [experts, hidden] each, which every rank holds. There is no capacity.
-The full form, `minitrain.mixture_of_experts.full.noisy_top_k`, adds several sequences at once, noise that depends on
-the token and not on the rank, evaluation without noise, and checks.
+Evaluation is without noise. The full form without any, `minitrain.mixture_of_experts.full.top_k`, is what is used
+today: the router of Mixtral and Qwen3, balanced by Switch's loss.
 `layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 """
 

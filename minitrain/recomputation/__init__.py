@@ -1,8 +1,8 @@
 """Chapter 05, recomputation: what backward needs is computed again instead of being kept.
 
 Three files that differ in what is computed again: `checkpoint` each block by itself, `every_kth` segments of k blocks,
-`selective` the core of attention only. The full forms do the same for any model, and `full/early_stop.py` is a faster
-`checkpoint`, which goes backward through the first call's graph.
+`selective` the core of attention only. The first and the last have a full form for any model, and
+`full/early_stop.py` is a faster `checkpoint`, which goes backward through the first call's graph.
 
 Four more compute nothing again: what waits for backward may be encoded (`binarized` and `sparse_rows` without loss,
 `delayed_precision` with fewer bits), or wait on the host (`activation_offload`).

@@ -6,8 +6,8 @@ its input, the best k is √L, and the memory 2√L.
 
 **Source.** Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.1 and §4.3.
 **Cost.** Forward once more, whatever k is. ⌈L/k⌉ inputs are kept; in backward, what k blocks keep as well.
-The full form, `minitrain.recomputation.full.every_kth`, changes a model in place, so that its own forward stays as it
-is, and allows further arguments and hooks on blocks.
+Also called sublinear memory, checkpointing every k layers; Megatron-LM's `uniform` method, and
+`checkpoint_sequential` (PyTorch).
 """
 
 from __future__ import annotations

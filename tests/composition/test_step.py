@@ -96,7 +96,7 @@ EXPERTS = [
 
 
 OF_ROUTERS = [
-    ("gshard", {"router_loss": 7.0}),
+    ("switch", {"router_loss": 7.0}),
     ("top_k", {"router_loss": 0.5}),
     ("top_k", {"router_z_loss": 0.25}),
     ("bias_balanced", {"router_bias_speed": 0.125}),
@@ -123,13 +123,13 @@ def test_options_of_routers(ranks, router, option):
         assert bool((unit - none).any())
 
 
-@pytest.mark.parametrize("router", ("noisy_top_k", "gshard", "switch", "expert_choice"))
+@pytest.mark.parametrize("router", ("switch", "expert_choice"))
 def test_experts_on_two_ranks(ranks, router):
     check(ranks, [Layout(dp=2, ep=2, microbatches=2)], replace(MODEL, experts=6, router=router))
 
 
 @MANY
-@pytest.mark.parametrize("router", ("gshard", "expert_choice"))
+@pytest.mark.parametrize("router", ("top_k", "expert_choice"))
 def test_experts(ranks, router):
     check(ranks, EXPERTS, replace(MODEL, experts=6, router=router))
 

@@ -30,7 +30,7 @@ from minitrain.planning.full import plan_time
 
 GPT3 = Shape(96, 12288, 96, 2048, 50257)
 SMALL = Shape(5, 12, 6, 8, 259)
-MIXED = Shape(5, 12, 6, 8, 259, tied=False, experts=3, gates=2)
+MIXED = Shape(5, 12, 6, 8, 259, tied=False, experts=3)
 
 
 def test_layers_of_stages_by_hand():
@@ -87,7 +87,7 @@ def test_stages_together_do_the_work_of_a_step(stages, tensor, recompute):
 def test_experts_work_by_rows():
     rows = 16
     dense, mixture = (work_costs.layer_work(2, MIXED, layer, rows, 1) for layer in (0, 1))
-    router = 2 * 2 * 16 * 12 * 3  # two matrices, 2hE for each of 16 tokens
+    router = 2 * 16 * 12 * 3  # 2hE for each of 16 tokens
     assert mixture.forward == dense.forward + router  # as many rows as tokens
     half = work_costs.layer_work(2, MIXED, 1, rows, 2)
     assert half.weight - router == dense.weight // 2  # experts are cut, routers are not

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
 from minitrain.models import GPT, GPTConfig
 
 
@@ -64,5 +62,3 @@ def close(module: nn.Module, reference: nn.Module, tolerance: float = 1e-12) -> 
 
 
 SMALL = 0.001  # MiB in a bucket, so that these small models have several
-LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
-rungs = pytest.mark.parametrize("rung", LADDER)

@@ -12,8 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger
-from minitrain.data_parallel.full.naive import NaiveDataParallel
-from tests.data_parallel.models import rungs
+from minitrain.data_parallel import DataParallel
 
 
 class Ones(nn.Module):
@@ -27,9 +26,9 @@ class Ones(nn.Module):
         return (self.weight * x).sum()
 
 
-def summed(world, rung, dtype, reduce_dtype):
+def summed(world, dtype, reduce_dtype):
     """The gradient after micro-batches of 256, 1, 1, 1 and 1 on each rank, and the bytes that traveled."""
-    model = rung(Ones(dtype), reduce_dtype=reduce_dtype)
+    model = DataParallel(Ones(dtype), reduce_dtype=reduce_dtype)
     parts = (256.0, 1.0, 1.0, 1.0, 1.0)
     with Ledger() as ledger:
         for number, value in enumerate(parts):
@@ -40,12 +39,6 @@ def summed(world, rung, dtype, reduce_dtype):
     return gradient.dtype, gradient.tolist(), ledger.payload("all_reduce")
 
 
-def flags(rung, item):
-    """Bytes of the one parameter's flag: its own message of 4, or one element of the bucket."""
-    return 4 if rung is NaiveDataParallel else item
-
-
-@rungs
 @pytest.mark.parametrize(
     "dtype, reduce_dtype, total, item",
     [
@@ -55,18 +48,18 @@ def flags(rung, item):
         (torch.float32, torch.bfloat16, 260.0, 2),
     ],
 )
-def test_sums_in_32_bits_lose_nothing_and_send_twice_as_much(ranks, rung, dtype, reduce_dtype, total, item):
+def test_sums_in_32_bits_lose_nothing_and_send_twice_as_much(ranks, dtype, reduce_dtype, total, item):
     held = torch.bfloat16 if reduce_dtype is None else torch.float32
-    expected = held, [total] * 10, item * 10 + flags(rung, item)
-    assert ranks(2).run(summed, rung, dtype, reduce_dtype) == [expected] * 2
+    expected = held, [total] * 10, item * 11  # and the parameter's flag
+    assert ranks(2).run(summed, dtype, reduce_dtype) == [expected] * 2
 
 
-def like_ddp(world, rung):
+def like_ddp(world):
     """Whether gradients are those of DDP with its hook for bfloat16, to the bit."""
     torch.manual_seed(0)
     ours, theirs = (nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    model, ddp = rung(ours, reduce_dtype=torch.bfloat16), DistributedDataParallel(theirs)
+    model, ddp = DataParallel(ours, reduce_dtype=torch.bfloat16), DistributedDataParallel(theirs)
     # DDP refuses the hook by its name where there is no NCCL, though gloo can do what it does.
     ddp.register_comm_hook(dist.group.WORLD, lambda group, bucket: bf16_compress_hook(group, bucket))
     same = True
@@ -80,19 +73,17 @@ def like_ddp(world, rung):
     return same
 
 
-@rungs
-def test_gradients_are_those_of_ddp_with_its_hook(ranks, rung):
+def test_gradients_are_those_of_ddp_with_its_hook(ranks):
     # On two ranks a sum is the same in either order.
-    assert ranks(2).run(like_ddp, rung) == [True, True]
+    assert ranks(2).run(like_ddp) == [True, True]
 
 
-def refused(world, rung):
+def refused(world):
     with pytest.raises(ValueError, match=r"reduce_dtype=torch.int32 is not floating; use torch.bfloat16"):
-        rung(Ones(), reduce_dtype=torch.int32)
+        DataParallel(Ones(), reduce_dtype=torch.int32)
     with pytest.raises(ValueError, match=r"reduce_dtype differs between ranks"):
-        rung(Ones(), reduce_dtype=torch.bfloat16 if world.rank else None)
+        DataParallel(Ones(), reduce_dtype=torch.bfloat16 if world.rank else None)
 
 
-@rungs
-def test_bad_input(ranks, rung):
-    ranks(2).run(refused, rung)
+def test_bad_input(ranks):
+    ranks(2).run(refused)

@@ -1,4 +1,4 @@
-"""All three rungs of the ladder equal one device on the whole batch, for every kind of model."""
+"""Data parallelism equals one device on the whole batch, for every kind of model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.data_parallel import NaiveDataParallel, bucketed, naive, overlapped
-from tests.data_parallel.models import LADDER, SMALL, Branches, Mixed, close, gpt, rungs, tokens
+from minitrain.data_parallel import DataParallel, bucketed, overlapped
+from tests.data_parallel.models import SMALL, Branches, Mixed, close, gpt, tokens
 
-SMALL_FORMS = (bucketed.BucketedDataParallel, overlapped.DataParallel)
 both_forms = pytest.mark.parametrize(
-    "rung", LADDER + SMALL_FORMS, ids=lambda rung: f"{'full' if rung in LADDER else 'small'} {rung.__name__}"
+    "rung",
+    (DataParallel, bucketed.BucketedDataParallel, overlapped.DataParallel),
+    ids=("full", "bucketed", "overlapped"),
 )
-
-
-def in_buckets(rung, module):
-    """The module wrapped, with small buckets where the rung has any."""
-    return rung(module) if rung is naive.NaiveDataParallel else rung(module, bucket_megabytes=SMALL)
 
 
 def part(world, batch):
@@ -43,10 +39,13 @@ RUNS = {
 }
 
 
-def train(world, rung, run):
+def train(world, run):
     """Three steps on all ranks, and the same on one device with the whole batch: loss, gradients, weights."""
     _, collectives, choices = RUNS[run]
-    model, reference = rung(gpt(seed=world.rank, **choices), Comm(collectives=collectives), SMALL), gpt(0, **choices)
+    model, reference = (
+        DataParallel(gpt(seed=world.rank, **choices), Comm(collectives=collectives), SMALL),
+        gpt(0, **choices),
+    )
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, reference)]
     for step in range(3):
         inputs, targets = tokens(2 * world.size, step)
@@ -62,18 +61,17 @@ def train(world, rung, run):
             each.zero_grad()
 
 
-@rungs
 @pytest.mark.parametrize("run", RUNS)
-def test_equals_one_device(ranks, rung, run):
-    ranks(RUNS[run][0]).run(train, rung, run)
+def test_equals_one_device(ranks, run):
+    ranks(RUNS[run][0]).run(train, run)
 
 
-def frozen(world, rung):
+def frozen(world):
     model, reference = gpt(seed=world.rank), gpt(seed=0)
     for module in (model, reference):
         module.embedding.requires_grad_(False)  # the tied head too
         module.blocks[0].mlp.up.bias.requires_grad_(False)
-    model = rung(model, bucket_megabytes=SMALL)
+    model = DataParallel(model, bucket_megabytes=SMALL)
     inputs, targets = tokens(2 * world.size)
     model(part(world, inputs), part(world, targets))[1].backward()
     model.synchronize()
@@ -83,9 +81,8 @@ def frozen(world, rung):
     assert "embedding.tokens.weight" not in model.trainable
 
 
-@rungs
-def test_frozen_parameters_are_broadcast_and_not_reduced(ranks, rung):
-    ranks(3).run(frozen, rung)
+def test_frozen_parameters_are_broadcast_and_not_reduced(ranks):
+    ranks(3).run(frozen)
 
 
 # Which branches rank r uses in step s.
@@ -100,11 +97,13 @@ UNUSED = {
 }
 
 
-def branches(world, rung, case):
+def branches(world, case):
     """Against one device, and against DDP that looks for unused parameters."""
     torch.manual_seed(0)
     reference = Branches().double()
-    model = rung(copy.deepcopy(reference), bucket_megabytes=5e-5)  # 52 bytes: two parameters at most in a bucket
+    model = DataParallel(
+        copy.deepcopy(reference), bucket_megabytes=5e-5
+    )  # 52 bytes: two parameters at most in a bucket
     ddp = DistributedDataParallel(copy.deepcopy(reference), find_unused_parameters=True)
     optimizers = [torch.optim.SGD(m.parameters(), 0.1, 0.9, weight_decay=0.1) for m in (model, reference, ddp)]
     for step in range(3):
@@ -123,14 +122,13 @@ def branches(world, rung, case):
         close(model.module, ddp.module)
 
 
-@rungs
 @pytest.mark.parametrize("case", UNUSED)
-def test_unused_parameters(ranks, rung, case):
-    ranks(3).run(branches, rung, case)
+def test_unused_parameters(ranks, case):
+    ranks(3).run(branches, case)
 
 
-def what_nobody_used_is_left_alone(world, rung):
-    model = rung(Branches())
+def what_nobody_used_is_left_alone(world):
+    model = DataParallel(Branches())
     # Left by the user: an accumulated gradient like any other.
     model.module.second.weight.grad = torch.full((2, 5), 7.0)
     model(torch.ones(3), ["first"]).backward()
@@ -139,12 +137,12 @@ def what_nobody_used_is_left_alone(world, rung):
     assert torch.equal(model.module.second.weight.grad, torch.full((2, 5), 7.0))
 
 
-def mixed_dtypes_gaps_and_no_elements(world, rung):
+def mixed_dtypes_gaps_and_no_elements(world):
     torch.manual_seed(world.rank)
     model = Mixed()
     everyone = [copy.deepcopy(model).state_dict() if rank == world.rank else None for rank in range(world.size)]
     dist.broadcast_object_list(everyone, 0)
-    model = rung(model, Comm(collectives=ring))
+    model = DataParallel(model, Comm(collectives=ring))
     reference = Mixed()
     reference.load_state_dict(everyone[0])
     for (name, buffer), expected in zip(model.module.named_buffers(), reference.buffers(), strict=True):
@@ -158,7 +156,7 @@ def mixed_dtypes_gaps_and_no_elements(world, rung):
 
 def accumulate(world, rung, last_too):
     """Three micro-batches, with `last_too` all under no_sync(); a step forgets gradients that are None or zeros."""
-    model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
+    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
     for step, before in enumerate(("None", "None", "zeros", "the last step's")):
         if before != "the last step's":
             model.zero_grad(set_to_none=before == "None"), reference.zero_grad(set_to_none=before == "None")
@@ -179,11 +177,11 @@ def test_accumulation(ranks, rung, last_too):
     ranks(3).run(accumulate, rung, last_too)
 
 
-def groups(world, rung):
+def groups(world):
     """Two groups of two ranks each average among themselves."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     group = pairs[world.rank // 2]
-    model, reference = rung(gpt(seed=world.rank), group, SMALL), gpt(seed=world.rank // 2 * 2)
+    model, reference = DataParallel(gpt(seed=world.rank), group, SMALL), gpt(seed=world.rank // 2 * 2)
     inputs, targets = tokens(4)
     pair = slice(world.rank // 2 * 2, world.rank // 2 * 2 + 2)
     model(inputs[world.rank, None], targets[world.rank, None])[1].backward()
@@ -191,12 +189,11 @@ def groups(world, rung):
     reference(inputs[pair], targets[pair])[1].backward()
     close(model.module, reference)
     with pytest.raises((ValueError, TypeCheckError), match="group|comm"):
-        rung(gpt(seed=0), pairs[1 - world.rank // 2])
+        DataParallel(gpt(seed=0), pairs[1 - world.rank // 2])
 
 
-@rungs
-def test_groups(ranks, rung):
-    ranks(4).run(groups, rung)
+def test_groups(ranks):
+    ranks(4).run(groups)
 
 
 def low_precision(world, rung, dtype):
@@ -216,8 +213,8 @@ def test_the_mean_of_large_gradients_does_not_overflow(ranks, rung):
         assert gradient == [[big] * 3] * 3
 
 
-def a_module_without_trainable_parameters(world, rung):
-    model = rung(nn.Linear(2, 2).requires_grad_(False))
+def a_module_without_trainable_parameters(world):
+    model = DataParallel(nn.Linear(2, 2).requires_grad_(False))
     with Ledger() as ledger:
         model(torch.ones(2))
         model.synchronize()
@@ -264,44 +261,43 @@ BAD_SETTINGS = {
 }
 
 
-def bad_input_is_refused_on_every_rank_before_anything_is_sent(world, rung):
+def bad_input_is_refused_on_every_rank_before_anything_is_sent(world):
     with Ledger() as ledger:
         for build, message in BAD.values():
             with pytest.raises(ValueError, match=message):
-                rung(build(world.rank))
+                DataParallel(build(world.rank))
         for setting, message in BAD_SETTINGS.items():
             with pytest.raises(ValueError, match=message):
-                rung(nn.Linear(3, 4), bucket_megabytes=-1 if setting == 25.0 and world.rank == 2 else setting)
+                DataParallel(nn.Linear(3, 4), bucket_megabytes=-1 if setting == 25.0 and world.rank == 2 else setting)
     assert not ledger.entries
 
 
-@rungs
 @pytest.mark.parametrize(
     "case", (mixed_dtypes_gaps_and_no_elements, bad_input_is_refused_on_every_rank_before_anything_is_sent)
 )
-def test_rungs_on_three_ranks(ranks, case, rung):
-    ranks(3).run(case, rung)
+def test_rungs_on_three_ranks(ranks, case):
+    ranks(3).run(case)
 
 
-def sparse_gradients_are_refused(world, rung):
+def sparse_gradients_are_refused(world):
     """It is asked for where the constructor cannot see it."""
     table = nn.Linear(2, 4, bias=False)
     table.forward = lambda rows: nn.functional.embedding(rows, table.weight, sparse=True).sum()
-    model = rung(table)
+    model = DataParallel(table)
     with pytest.raises(ValueError, match="gradient of weight is sparse"):
         model(torch.tensor([1])).backward()
         model.synchronize()
 
 
-def what_changes_later_is_refused(world, rung):
-    model = rung(nn.Linear(2, 2))
+def what_changes_later_is_refused(world):
+    model = DataParallel(nn.Linear(2, 2))
     model.module.bias.requires_grad_(False)  # frozen later: as if unused
     model(torch.ones(1, 2)).sum().backward()
     model.synchronize()
     assert model.module.bias.grad is None
     module = nn.Linear(2, 2)
     module.bias.requires_grad_(False)
-    model = rung(module)
+    model = DataParallel(module)
     module.bias.requires_grad_(True)
     model(torch.ones(1, 2)).sum().backward()
     with pytest.raises(RuntimeError, match="bias was frozen when the module was wrapped"):
@@ -309,16 +305,13 @@ def what_changes_later_is_refused(world, rung):
     for copying in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match=r"belongs to its ranks, .*; take model\.module"):
             copying(model)
-    if rung is NaiveDataParallel:
-        return
-    model = rung(nn.Linear(2, 2))
+    model = DataParallel(nn.Linear(2, 2))
     model.module.double()
     with pytest.raises(RuntimeError, match=r"was torch\.float32 on cpu when .* and now is torch\.float64 on cpu; wrap"):
         model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
         model.synchronize()
 
 
-@rungs
 @pytest.mark.parametrize(
     "case",
     (
@@ -328,8 +321,8 @@ def what_changes_later_is_refused(world, rung):
         what_changes_later_is_refused,
     ),
 )
-def test_rungs_on_two_ranks(ranks, case, rung):
-    ranks(2).run(case, rung)
+def test_rungs_on_two_ranks(ranks, case):
+    ranks(2).run(case)
 
 
 def forgets_to_synchronize(world, build, error):
@@ -350,4 +343,4 @@ def forgets_to_synchronize(world, build, error):
 
 @both_forms
 def test_a_forgotten_synchronize_is_an_error_at_the_next_forward(ranks, rung):
-    ranks(2).run(forgets_to_synchronize, rung, RuntimeError if rung in LADDER else AssertionError)
+    ranks(2).run(forgets_to_synchronize, rung, RuntimeError if rung is DataParallel else AssertionError)

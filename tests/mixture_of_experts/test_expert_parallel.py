@@ -13,7 +13,7 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts.layer import make_layer
 from minitrain.lessons.mixture_of_experts.layouts import ROUTERS, distance
-from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch
+from minitrain.mixture_of_experts import ExpertParallel, Switch
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
@@ -44,8 +44,8 @@ def one_layer(world, router, ep, carrier, way, experts):
     "size, ep, carrier, way, router",
     [
         *((3, 3, "pairwise", "loop", router) for router in ROUTERS),
-        (2, 1, "native", "grouped", "gshard"),
-        (4, 2, "native", "padded", "gshard"),
+        (2, 1, "native", "grouped", "switch"),
+        (4, 2, "native", "padded", "switch"),
     ],
 )
 def test_any_layout_and_router(ranks, size, ep, carrier, way, router):
@@ -57,7 +57,7 @@ def a_gpt(world, ep):
 
     def build(seed):
         model = GPT(GPTConfig(vocabulary=17, positions=6, layers=4, hidden=4, heads=2), seed=seed).double()
-        replace_mlps(model, lambda layer: GShard(4, 5, capacity_factor=0.8, layer=layer), seed=seed)
+        replace_mlps(model, lambda layer: Switch(4, 5, capacity_factor=0.8, layer=layer), seed=seed)
         model.blocks[0].mlp.requires_grad_(False)
         model.blocks[1].mlp.experts["1"].up.requires_grad_(False)
         return model

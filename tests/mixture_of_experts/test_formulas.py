@@ -8,9 +8,9 @@ import statistics
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, NoisyTopK, Switch, TopK
+from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, Switch, TopK, gshard, noisy_top_k
 from minitrain.models import counter_rng
-from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples
+from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, rows, some_tokens, triples
 
 NORMAL = statistics.NormalDist()
 FIRST = 30  # the number of the first token in its batch
@@ -106,57 +106,60 @@ def test_switch(factor, capacity, jitter):
     assert len(agrees(router, formula, x, seen).dropped) or capacity is None
 
 
-# Places for one, two, three, and all; in evaluation all second choices are made, and nothing is dropped.
-@pytest.mark.parametrize(
-    "factor, capacity, trains", ((0.4, 1, True), (0.7, 2, True), (1.0, 3, True), (None, None, True), (0.4, None, False))
-)
-def test_gshard(factor, capacity, trains):
+def small_form_agrees(answer, entries, loss):
+    """The choices that were made and found a place, with their gates; and the loss."""
+    chosen, gates, found = answer
+    token, choice = (chosen >= 0).nonzero(as_tuple=True)
+    pairs = zip(token.tolist(), chosen[token, choice].tolist(), strict=True)
+    made = dict(zip(pairs, gates[token, choice].tolist(), strict=True))
+    assert made == pytest.approx({pair: gate for pair, (gate, _) in entries.items()}, abs=1e-12)
+    assert abs(found.item() - loss) < 1e-12
+
+
+# Of 6 tokens and 4 experts: places for one, two, three, and all.
+@pytest.mark.parametrize("factor, capacity", ((0.4, 1), (0.7, 2), (1.0, 3), (4.0, 12)))
+def test_gshard(factor, capacity):
     """Algorithm 1 of the paper, but for one thing: a second choice that is not made uses no place."""
-    router = random_weights(GShard(HIDDEN, EXPERTS, capacity_factor=factor, loss_factor=0.5)).train(trains)
-
-    def formula(tokens, first):
-        gates = [softmax(scores(token, router.gate.weight)) for token in tokens]
-        best = [order(g)[:2] for g in gates]
-        drawn = (
-            uniform("second", first + torch.arange(len(tokens)), 1)[:, 0].tolist() if trains else [0.0] * len(tokens)
-        )
-        chosen = []
-        for g, (one, two), chance in zip(gates, best, drawn, strict=True):
-            shares = [g[one] / (g[one] + g[two]), g[two] / (g[one] + g[two])]
-            chosen.append(list(zip((one, two), shares, strict=True))[: 1 + (2 * shares[1] > chance)])
-        return *placed(chosen, capacity), 0.5 / EXPERTS * balance([pair[:1] for pair in best], gates)
-
-    routing = agrees(router, formula)
-    assert routing.capacity == capacity and bool(len(routing.dropped)) == (capacity is not None)
+    tokens, weight, dice = some_tokens(6), rows(EXPERTS, HIDDEN, 1), rows(6, 1, 3)[:, 0].sigmoid()
+    gates = [softmax(scores(token, weight)) for token in tokens.tolist()]
+    best, chosen = [order(g)[:2] for g in gates], []
+    for g, (one, two), chance in zip(gates, best, dice.tolist(), strict=True):
+        shares = [g[one] / (g[one] + g[two]), g[two] / (g[one] + g[two])]
+        chosen.append(list(zip((one, two), shares, strict=True))[: 1 + (2 * shares[1] > chance)])
+    entries, dropped = placed(chosen, capacity)
+    loss = 0.5 / EXPERTS * balance([pair[:1] for pair in best], gates)
+    small_form_agrees(gshard.route(tokens, weight, dice, factor, 0.5), entries, loss)
+    assert bool(dropped) == (capacity < 12)
 
 
-@pytest.mark.parametrize("k", (1, 2, EXPERTS))
+@pytest.mark.parametrize("k", (1, 2))
 def test_noisy_top_k(k):
-    router = random_weights(NoisyTopK(HIDDEN, EXPERTS, choices=k, importance_factor=0.3, load_factor=0.7))
+    tokens, weight, noise_weight, noise = (
+        some_tokens(6),
+        *(rows(EXPERTS, HIDDEN, s) for s in (1, 2)),
+        rows(6, EXPERTS, 3),
+    )
 
     def chance(clean, h, deviation, i):
         """P(x, i)."""
         others = sorted((value for j, value in enumerate(h) if j != i), reverse=True)
-        return NORMAL.cdf((clean[i] - others[k - 1]) / deviation[i]) if len(others) >= k else 1.0
+        return NORMAL.cdf((clean[i] - others[k - 1]) / deviation[i])
 
     def cv2(values):
         return statistics.pvariance(values) / statistics.fmean(values) ** 2
 
-    def formula(tokens, first):
-        importance, load, chosen = [0.0] * EXPERTS, [0.0] * EXPERTS, []
-        for number, token in enumerate(tokens, first):
-            clean = scores(token, router.gate.weight)
-            deviation = [math.log(1 + math.exp(s)) for s in scores(token, router.noise_gate.weight)]
-            noise = [NORMAL.inv_cdf(u) for u in uniform("scores", [number], EXPERTS)[0].tolist()]
-            h = [c + e * d for c, e, d in zip(clean, noise, deviation, strict=True)]
-            kept = order(h)[:k]
-            chosen.append(list(zip(kept, softmax([h[i] for i in kept]), strict=True)))
-            load = [sum_ + chance(clean, h, deviation, i) for i, sum_ in enumerate(load)]
-            for i, gate in chosen[-1]:
-                importance[i] += gate
-        return *placed(chosen), 0.3 * cv2(importance) + 0.7 * cv2(load)
-
-    agrees(router, formula)
+    importance, load, chosen = [0.0] * EXPERTS, [0.0] * EXPERTS, []
+    for token, drawn in zip(tokens.tolist(), noise.tolist(), strict=True):
+        clean = scores(token, weight)
+        deviation = [math.log(1 + math.exp(s)) for s in scores(token, noise_weight)]
+        h = [c + e * d for c, e, d in zip(clean, drawn, deviation, strict=True)]
+        kept = order(h)[:k]
+        chosen.append(list(zip(kept, softmax([h[i] for i in kept]), strict=True)))
+        load = [sum_ + chance(clean, h, deviation, i) for i, sum_ in enumerate(load)]
+        for i, gate in chosen[-1]:
+            importance[i] += gate
+    answer = noisy_top_k.route(tokens, weight, noise_weight, noise, k, 0.3, 0.7)
+    small_form_agrees(answer, placed(chosen)[0], 0.3 * cv2(importance) + 0.7 * cv2(load))
 
 
 @pytest.mark.parametrize("choices, normalize", ((2, True), (3, False)))

@@ -12,7 +12,7 @@ from torch import nn
 from minitrain.comm import SavedActivations
 from minitrain.costs.composition import Shape
 from minitrain.costs.composition_kept import mixture_kept
-from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, GShard, NoisyTopK, Switch, TopK
+from minitrain.mixture_of_experts import BiasBalanced, ExpertChoice, Switch, TopK
 from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts.full.compute import WAYS, fits_grouped_product, lay_side_by_side, stacked
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
@@ -22,7 +22,7 @@ from minitrain.models.gpt import MLP
 from minitrain.recomputation.full import every_block as full
 from tests.mixture_of_experts.plain import dense
 
-ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice, TopK)
+ROUTERS = (Switch, ExpertChoice, TopK)
 HIDDEN, EXPERTS = 6, 5
 
 

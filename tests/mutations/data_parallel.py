@@ -2,8 +2,6 @@
 
 from tests.mutations import by_claim, by_test, table
 
-SMALL_FORM = "the claims are about the small form"
-
 MUTATIONS = table(
     by_claim("data_parallel.naive", "gradients' distance"),
     ("data_parallel.naive.NaiveDataParallel.synchronize", "1 / rank_and_size(self.group)[1]", "1"),
@@ -30,15 +28,7 @@ MUTATIONS = table(
     ),
     ("data_parallel.full.bucketed.pack", ">= bucket_megabytes", "> bucket_megabytes"),
     by_claim("data_parallel.overlapped", "weights that differ"),
-    ("data_parallel.full.bucketed.BucketedDataParallel._start", "1 / self.ranks", "1"),
-    by_test(
-        "tests/data_parallel/test_accumulation.py::test_micro_batches_of_different_sizes_equal_one_batch", SMALL_FORM
-    ),
-    ("data_parallel.full.accumulation.accumulate", "model.ranks / total", "1 / total"),
-    ("data_parallel.full.accumulation.accumulate", "loss.detach() / total", "loss.detach() / count(micro_batch)"),
-    by_test("tests/data_parallel/test_accumulation.py::test_linear_scaling", "the lesson steps with no rate"),
-    by_test("tests/data_parallel/test_accumulation.py::test_a_batch_without_targets_is_refused", SMALL_FORM),
-    ("data_parallel.full.accumulation.accumulate", "if not total", "if not micro_batches"),
+    ("data_parallel.full.overlapped.DataParallel._start", "1 / self.ranks", "1"),
     by_claim("data_parallel.local_sgd", "H = 1: largest difference"),
     # Averages of parameters in some steps only.
     ("data_parallel.local_sgd.average", "1 / rank_and_size(group)[1]", "1"),
@@ -76,7 +66,6 @@ MUTATIONS = table(
         "torch.promote_types(parameter.dtype, reduced_in(parameter, reduce_dtype))",
         "reduced_in(parameter, reduce_dtype)",
     ),
-    ("data_parallel.full.naive.NaiveDataParallel.synchronize", ".to(reduced_in(parameter, self.reduce_dtype))", ""),
     ("data_parallel.full.replica.agree_on_states", '"reduce_dtype": str(reduce_dtype)', '"reduce_dtype": ""'),
     by_claim("data_parallel.overlapped", "gradients' dist"),
     ("data_parallel.bucketed.start_from_rank_0", "(parameter.data, 0", "(parameter.data, 1"),
@@ -95,9 +84,4 @@ MUTATIONS = table(
     ("costs.data_parallel.step_time", "communication[k:]", "communication[k + 1 :]"),
     ("costs.data_parallel.step_time", "for k in range(len(backward))", "for k in (0, len(backward) - 1)"),
     ("costs.data_parallel.step_time", "forward + max(", "max("),
-    by_test(
-        "tests/data_parallel/test_accumulation.py::test_micro_batches_of_different_sizes_equal_one_batch",
-        "the claims are about the small form",
-    ),
-    ("data_parallel.full.accumulation._sum_over_ranks", "model.comm.all_reduce(number).wait()", "pass"),
 )

@@ -6,7 +6,7 @@ MUTATIONS = table(
     by_claim("mixture_of_experts.switch", "loss at perfect"),
     # Without N the loss depends on the number of experts.
     ("mixture_of_experts.switch.route", "loss_factor * experts * (f", "loss_factor * (f"),
-    by_claim("mixture_of_experts.noisy_top_k", "small form: choices", "importance loss, k experts"),
+    by_claim("mixture_of_experts.noisy_top_k", "importance loss, k experts"),
     # The mean of squares for the variance.
     ("mixture_of_experts.noisy_top_k.squared_variation", "((values - values.mean()) ** 2)", "(values**2)"),
     by_test(
@@ -15,15 +15,12 @@ MUTATIONS = table(
     ),
     # The same noise in every step.
     ("models.counter_rng.set_position", "{seed}/{step}", "{seed}"),
-    by_claim("mixture_of_experts.gshard", "small form: choices"),
-    # The second choice is made half as often.
-    ("mixture_of_experts.full.gshard.GShard.route", "2 * weight[..., 1:] > chance", "weight[..., 1:] > chance"),
     by_claim("mixture_of_experts.expert_choice", "tokens of each expert"),
     # 1.15 · 100 is 114 when it is cut off.
     ("mixture_of_experts.expert_choice.route", " + 1e-9)", ")"),
     by_claim("mixture_of_experts.expert_choice", "small form: choices"),
     # No expert may choose the last token.
-    ("mixture_of_experts.full.expert_choice.ExpertChoice.route", "preference.topk(k,", "preference[..., :-1].topk(k,"),
+    ("mixture_of_experts.full.expert_choice.ExpertChoice.route", "s.topk(k,", "s[..., :-1].topk(k,"),
     by_claim("mixture_of_experts.expert_choice", "experts lost or won"),
     ("mixture_of_experts.expert_choice.route", "s.T.topk(k, -1)", "s.T[:, :-1].topk(k, -1)"),
     by_claim("mixture_of_experts.layer", "elements that a token"),

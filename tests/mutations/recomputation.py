@@ -24,8 +24,6 @@ MUTATIONS = table(
     ("recomputation.full.early_stop.Gaps.keep", "self.filled == len(self.gaps)", "self.filled > len(self.gaps)"),
     by_claim("recomputation.every_kth", "bytes kept"),
     ("recomputation.every_kth.run_in_segments", "range(0, len(chosen), k)", "range(0, len(chosen), 1)"),
-    by_test("tests/recomputation/test_every_kth.py", "bytes are claimed of the small form"),
-    ("recomputation.full.every_kth.recompute", "[first : first + k], checkpoint)", "[first : first + 1], checkpoint)"),
     by_claim("recomputation.selective", "small form and full form: operations done again"),
     ("recomputation.selective.recompute", 'block.get_submodule("attention.core")', 'block.get_submodule("attention")'),
     by_test("tests/recomputation/test_checkpoint.py", WHY_1),

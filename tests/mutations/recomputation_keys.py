@@ -15,7 +15,7 @@ MUTATIONS = table(
     by_claim("recomputation.every_kth", "operations done again"),
     # The last segment is not computed again, since its backward comes at once.
     ("recomputation.every_kth.run_in_segments", "x)", "x) if first + k < len(chosen) else segment(x)"),
-    by_claim("recomputation.every_kth", "small form, full form: elements"),
+    by_claim("recomputation.every_kth", "small form: elements"),
     # The gradient of the output for that of the input.
     ("recomputation.checkpoint.Recomputed.backward", "*(each.grad for each in inputs)", "*gradient"),
     by_claim("recomputation.selective", "small form, full form: elements"),

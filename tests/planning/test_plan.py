@@ -118,7 +118,7 @@ def test_expert_parallel_ranks(ranks):
     # Each expert takes as many tokens as the next: what is sent is known before.
     model = replace(SMALL, layers=4, experts=4, router="expert_choice")
     same(ranks, {"dp": 2, "ep": 2, "pp": 2}, model)
-    same(ranks, {"dp": 4, "ep": 2, "zero": 1}, replace(model, experts=3, router="noisy_top_k"), evenly=False)
+    same(ranks, {"dp": 4, "ep": 2, "zero": 1}, replace(model, experts=3, router="top_k"), evenly=False)
 
 
 def kept(world, settings):

@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation.activation_offload import Offload
-from minitrain.recomputation.full import early_stop, every_kth, selective
+from minitrain.recomputation.full import early_stop, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.zero import Zero3
@@ -20,18 +20,12 @@ from tests.recomputation.models import gpt, gradients, same_bits, step, tokens
 TORCHS = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
 
 
-def segments(k, checkpoint=checkpoint):
-    return lambda model: every_kth.recompute(model.blocks, k, checkpoint)
-
-
 WAYS = {
     "blocks": full.every_block,
     "blocks, early": full.every_block_early,
     "blocks, torch's": lambda model: full.recompute(model.blocks, TORCHS),
     "cores": selective.recompute,
     "cores, early": lambda model: selective.recompute(model, early_stop.checkpoint),
-    **{f"every {k}": segments(k) for k in (1, 2, 3, 9)},
-    "every 2, early": segments(2, early_stop.checkpoint),
     "offload": lambda model: Offload(model.blocks),
 }
 
@@ -138,7 +132,7 @@ def test_data_parallelism(ranks, checkpoint):
 def with_sharded_parameters(world):
     """The weights after two steps of stage 3."""
     trained = []
-    for way in (None, "blocks", "blocks, early", "every 2", "every 2, early"):
+    for way in (None, "blocks", "blocks, early"):
         module = gpt(dropout=0.0)
         if way is not None:
             WAYS[way](module)

@@ -49,7 +49,7 @@ CASES = [
         for mode, zero, steps in (("ring", 0, SGD), ("zigzag", 3, HALF), ("ulysses", 1, HALF), ("gather", 2, SGD))
     ),
     case(Layout(cp=2, microbatches=2), ADAMW, dropout=0.1, positions_kind="rope"),
-    case(Layout(dp=2, ep=2, zero=1), ADAMW, experts=4, router="gshard", positions_kind="rope"),
+    case(Layout(dp=2, ep=2, zero=1), ADAMW, experts=4, router="top_k", positions_kind="rope"),
     case(Layout(dp=2, zero=3), replace(ADAMW, optimizer="lamb", lr=0.01)),
     case(Layout(dp=2, tp=2, zero=1, sequence_parallel=True), HALF, FOUR, dropout=0.1),
     case(Layout(pp=2, tp=2, microbatches=2, sequence_parallel=True), SGD, FOUR),

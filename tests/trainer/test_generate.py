@@ -100,7 +100,7 @@ def test_normed_queries_and_shared_keys(ranks):
     compare(ranks, layouts, replace(QWEN, positions=16))
 
 
-@pytest.mark.parametrize("router", first(("noisy_top_k", "gshard", "switch")))
+@pytest.mark.parametrize("router", first(("top_k", "switch")))
 def test_experts(ranks, router):
     model = replace(MODEL, experts=4, router=router)
     compare(ranks, [Layout(dp=2, ep=2), Layout(pp=2, microbatches=2)], model)

@@ -174,7 +174,7 @@ def test_what_a_resume_may_change():
     saved = described(Settings(), "sum")
     steps = Steps(data="elsewhere", steps=9, lr=1.0, decay="linear", warmup=0, weight_decay=0, clip=0, compile=True)
     layout, written = Layout(dp=4, zero=1, microbatches=2), Run(name="other", resume=True)
-    model = Model(dropout=0.1, router="gshard", layers=4)  # of the preset, and a router that nobody asks
+    model = Model(dropout=0.1, router="top_k", layers=4)  # of the preset, and a router that nobody asks
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 

@@ -1,7 +1,7 @@
-"""`minitrain.data_parallel.bucketed` for any model: unused and frozen parameters, several dtypes, buffers, and checks.
+"""The buckets of `DataParallel`: gradients of one dtype and device side by side, and flags of which there are any.
 
-**Sent.** All buckets are started before we wait for the first. The flags of the naive form travel in the same bucket,
-one element per parameter after the gradients. Each dtype and each device has buckets of its own.
+**Sent.** One element per parameter after the gradients: a parameter that some ranks did not use counts as zeros there,
+and one that no rank used is left alone.
 **Waits for the GPU** only where this rank did not use a parameter: it then reads whether another rank did.
 **Cost.** `minitrain.costs.data_parallel.buckets`: at most ⌈gradient bytes / bucket size⌉ messages for each dtype.
 Also called gradient bucketing (DDP), tensor fusion (Horovod), grad buffers (Megatron-LM).
@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Handle
-from minitrain.data_parallel.full.replica import Replica, reduced_in
+from minitrain.data_parallel.full.replica import reduced_in
 
 
 class Bucket:
@@ -99,31 +98,3 @@ def pack(
         if size >= bucket_megabytes * 2**20:
             del filling[kind]
     return [Bucket(bucket, reduce_dtype) for bucket in buckets]
-
-
-class BucketedDataParallel(Replica):
-    """Averages gradients after backward, a bucket at a time.
-
-    Attributes:
-        buckets: The buckets, in the order in which they are sent.
-    """
-
-    def _prepare(self, bucket_megabytes: float) -> None:
-        self.buckets = pack(self.trainable, bucket_megabytes, self.reduce_dtype)
-
-    @torch.no_grad()
-    def synchronize(self) -> None:
-        self._begin_synchronize()
-        # All are started before the first is waited for.
-        started = [self._start(bucket) for bucket in self.buckets]
-        for bucket, handle in zip(self.buckets, started, strict=True):
-            handle.wait()
-            bucket.hand_back()
-
-    def _start(self, bucket: Bucket) -> Handle:
-        """Fill a bucket with this rank's gradients, and send it."""
-        for name in bucket.parameters:
-            # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
-            bucket.put(name, self._gradient(name), 1 / self.ranks)
-        # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
-        return self.comm.all_reduce(bucket.seal())

@@ -1,9 +1,8 @@
-"""The common part of the ladder's three files: a copy of the model on each rank that stays equal to the others.
+"""The common part of `DataParallel` and `ExpertParallel`: a copy of the model on each rank that stays equal to others.
 
 Each rank holds every parameter, gradient and optimizer state. Three things make the copies equal and keep them so. At
 the start, rank 0 sends its parameters and buffers to all. In each step, every rank applies the same gradient, the mean
 over ranks. And all ranks call the same collectives in the same order, for which they must bring the same parameters.
-The three files differ in when, and in what pieces, the gradients travel.
 
 Buffers (BatchNorm's running statistics) are sent once, at the start; after that each rank updates its own. Torch's DDP
 sends rank 0's before every forward (unless `forward_sync_buffers=False`): the ranks' buffers are then equal, but the
@@ -85,7 +84,7 @@ class Replica(nn.Module, ABC):
         self._prepare(bucket_megabytes)
 
     def _prepare(self, bucket_megabytes: float) -> None:
-        """Setup that a rung does once."""
+        """Setup that a subclass does once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward.

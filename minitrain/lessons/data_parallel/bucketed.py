@@ -5,7 +5,6 @@ from __future__ import annotations
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.full import bucketed as full
 from minitrain.lessons.data_parallel import common as lesson
 from minitrain.lessons.rows import Claim, Rows
 
@@ -24,5 +23,5 @@ def demo(world: World) -> list[Claim]:
     what, sent = "small form: payload of a step's all-reduces, gradients of S bytes", ledgers[lesson.BUCKET]
     rows.add(what, "S", costs.gradient_bytes(sizes), sent.payload("all_reduce"), "B", lesson.PAPER)
     lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
-    lesson.same_weights(world, rows, BucketedDataParallel, full.BucketedDataParallel, limit)
+    lesson.same_weights(world, rows, {"small form": BucketedDataParallel}, limit)
     return rows.claims()

@@ -97,8 +97,8 @@ def near_mean(rows: Rows, what: str, found: Tensor, parts: Tensor, whole: Tensor
     rows.near(what, error, torch.zeros_like(error), bound, formula, "Higham 2002, §4.2", case)
 
 
-def same_weights(world: World, rows: Rows, small: Any, full: Any, megabytes: float = 0.0) -> None:
-    """Claim that five steps of the small form give the weights of the full one, and of torch's DDP.
+def same_weights(world: World, rows: Rows, forms: dict[str, Any], megabytes: float = 0.0) -> None:
+    """Claim that five steps of each form give the weights of torch's DDP.
 
     All multiply by 1/n and all-reduce. On two ranks a sum is the same in either order; with more, the order depends on
     where in a bucket an element lies, and the full form's buckets carry flags, too. `megabytes`: of a bucket.
@@ -106,7 +106,7 @@ def same_weights(world: World, rows: Rows, small: Any, full: Any, megabytes: flo
     pair, size = neighbors(world), [megabytes] if megabytes else []
     ddp = DistributedDataParallel(small_gpt(world), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
     found = []
-    for model in (small(small_gpt(world), pair, *size), full(small_gpt(world), pair, *size), ddp):
+    for model in (*(form(small_gpt(world), pair, *size) for form in forms.values()), ddp):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for number in range(5):
             optimizer.zero_grad()
@@ -114,9 +114,10 @@ def same_weights(world: World, rows: Rows, small: Any, full: Any, megabytes: flo
             getattr(model, "synchronize", lambda: None)()  # DDP has none
             optimizer.step()
         found.append([parameter.detach() for parameter in model.parameters()])
-    what = "weights that differ after 5 steps on two ranks: small form from full form, and from torch's DDP"
-    rows.equal(what, found[0], found[1], case="the full form")
-    rows.equal(what, found[0], found[2], case="torch's DDP")
+    for name, weights in zip(forms, found, strict=False):
+        rows.equal(
+            "weights that differ after 5 steps on two ranks from those of torch's DDP", weights, found[-1], case=name
+        )
 
 
 def neighbors(world: World) -> dist.ProcessGroup:

@@ -6,6 +6,7 @@ The time is that of the full form, whose messages can travel on a virtual clock 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,7 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.comm import Comm
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import ring_all_reduce_time
-from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.overlapped import DataParallel
-from minitrain.data_parallel.full.replica import Replica
 from minitrain.data_parallel.overlapped import DataParallel as Small
 from minitrain.lessons.data_parallel import common as lesson
 from minitrain.lessons.network import Network
@@ -31,8 +30,8 @@ FORWARD = 0.25  # virtual seconds of a layer
 AFTER = "after backward", "F + Σbₖ + Σcₖ", f"{lesson.PAPER}, §3.2"
 DURING = "during backward", "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)", "Johnson 1954, §2"
 
-# A step: the rung, layers in each bucket, the width of each layer, and its virtual seconds of backward.
-Way = tuple[type[Replica], int, Sequence[int], float]
+# A step: whether buckets leave during backward, layers in each bucket, each layer's width and its seconds of backward.
+Way = tuple[bool, int, Sequence[int], float]
 
 
 def demo(world: World) -> list[Claim]:
@@ -51,20 +50,20 @@ def demo(world: World) -> list[Claim]:
     what = "small form: all-reduces that have started before the last gradient has arrived"
     rows.add(what, "B − 1", sent - 1, started[-1], "1")
     lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
-    lesson.same_weights(world, rows, Small, DataParallel, limit)
+    lesson.same_weights(world, rows, {"small form": Small, "full form": DataParallel}, limit)
 
     # And a large bucket in the middle: the network waits before it and is busy after it.
     ways = {
         **four_ways(world),
-        "a large bucket in the middle, during backward": (DataParallel, 1, [1, 1, 6, 1, 1], 1.0),
+        "a large bucket in the middle, during backward": (True, 1, [1, 1, 6, 1, 1], 1.0),
     }
     clocks = {name: virtual_step(world, *way) for name, way in ways.items()}
-    for name, (rung, each, widths, backward) in ways.items():
+    for name, (overlap, each, widths, backward) in ways.items():
         buckets = [widths[i : i + each] for i in range(0, len(widths), each)]
         sent = [ring_all_reduce_time(1024 * world.size * sum(bucket), world.size, ALPHA, BETA) for bucket in buckets]
         times = FORWARD * len(widths), [backward * each] * len(buckets), sent
-        predicted = costs.step_time(*times, overlap=rung is DataParallel)
-        when, formula, source = AFTER if rung is BucketedDataParallel else DURING
+        predicted = costs.step_time(*times, overlap=overlap)
+        when, formula, source = DURING if overlap else AFTER
         what = f"full form: time of a step that sends {when}, buckets of one layer, and of two"
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
     spans_of = {name: clocks[name].timeline.spans for name in four_ways(world)}
@@ -75,13 +74,13 @@ def demo(world: World) -> list[Claim]:
 def four_ways(world: World) -> dict[str, Way]:
     """Buckets of one layer and of two, after backward and during it."""
     return {
-        f"buckets of {number}, {when}": (rung, layers, [1] * 2 * world.size, 0.5)
-        for rung, (when, *_) in ((BucketedDataParallel, AFTER), (DataParallel, DURING))
+        f"buckets of {number}, {when}": (overlap, layers, [1] * 2 * world.size, 0.5)
+        for overlap, (when, *_) in ((False, AFTER), (True, DURING))
         for layers, number in ((1, "one layer"), (2, "two layers"))
     }
 
 
-def virtual_step(world: World, rung: type[Replica], each: int, widths: Sequence[int], backward: float) -> VirtualClock:
+def virtual_step(world: World, overlap: bool, each: int, widths: Sequence[int], backward: float) -> VirtualClock:
     """One step of several layers, each of which computes for a given virtual time; returns the rank's clock."""
     layers = nn.Sequential(*(Layer(world.size, width) for width in widths)).to(world.device)
     clock = VirtualClock()
@@ -93,8 +92,10 @@ def virtual_step(world: World, rung: type[Replica], each: int, widths: Sequence[
                 lambda _, number=number: clock.work(backward, f"{number}", "backward")
             )
     comm = Comm(collectives=Network(clock, ALPHA, BETA, numbered=True))
-    model = rung(layers, comm, each * 4 * (256 * world.size - 1) / 2**20)
-    model(torch.ones((), device=world.device)).backward()
+    model = DataParallel(layers, comm, each * 4 * (256 * world.size - 1) / 2**20)
+    # Under no_sync(), no bucket leaves before synchronize().
+    with nullcontext() if overlap else model.no_sync():
+        model(torch.ones((), device=world.device)).backward()
     model.synchronize()
     return clock
 

@@ -12,7 +12,7 @@ from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts.full.router import Router
-from minitrain.mixture_of_experts.full.routing import Routing
+from minitrain.mixture_of_experts.full.routing import Routing, position_in_expert
 
 Route = Callable[..., tuple[Tensor, Tensor, Tensor]]
 """The small form of a router."""
@@ -64,6 +64,19 @@ def route_scores(router: Router, scores: Tensor, groups: int = 1) -> Routing:
     nn.init.eye_(router.gate.weight)
     router.set_position(seed=0, step=0)
     return router.to(scores).route(scores, groups=groups)
+
+
+def as_routing(answer: tuple[Tensor, Tensor, Tensor], made: Tensor, experts: int, capacity: int | None) -> Routing:
+    """The answer of a small form, with slots and dropped tokens, for pictures.
+
+    `made`: the choices before some were dropped, −1 for one that is not made.
+    """
+    chosen, gates, loss = answer
+    kept = chosen >= 0
+    place = position_in_expert(chosen.clamp_min(0)[None], kept[None], experts)[0]
+    token = kept.nonzero()[:, 0]
+    dropped = torch.stack([(made != chosen).nonzero()[:, 0], made[made != chosen]], 1)
+    return Routing(token, chosen[kept], gates[kept], place[kept], dropped, loss, len(chosen), experts, capacity, 1)
 
 
 def same_as_full_form(rows: Rows, world: World, router: Router, route: Route, tokens: int = 61, case: str = "") -> None:

@@ -11,7 +11,6 @@ from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.pictures import mixture_of_experts as pictures
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.mixture_of_experts import gshard
-from minitrain.mixture_of_experts.full.gshard import GShard
 
 LEPIKHIN = "Lepikhin et al. 2020"
 
@@ -19,12 +18,6 @@ LEPIKHIN = "Lepikhin et al. 2020"
 def demo(world: World) -> list[Claim]:
     """Routes tokens to two experts; the table shows the loss, who gets slots, and what is dropped."""
     rows, experts = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1"), 8
-    full = GShard(experts + 3, experts)
-
-    def with_its_chances(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return gshard.route(x, weight, full.uniform(x[None], 1, "second")[0, :, 0])
-
-    lesson.same_as_full_form(rows, world, full, with_its_chances)
     even, predicted = lesson.balanced_scores(world, experts), costs.gshard_loss_at_balance(1.5, experts)
     balance, line = second_always(even, lesson.one(world, experts), 1.5)[2].item(), f"{LEPIKHIN}, algorithm 1, line 13"
     rows.add("loss at perfect balance", "α/E²", predicted, balance, "1", line, how="compared", tolerance=lesson.EXACT)
@@ -32,8 +25,9 @@ def demo(world: World) -> list[Claim]:
     lesson.most_of_an_expert(rows, world, second_always, 2, rows.source)
     given_wrongly(rows, world, experts)
     lesson.dropped(rows, world, second_always, (1.0,), tokens=5, choices=2)
-    few = GShard(4, 4, capacity_factor=0.75)
-    world.figure(lambda: pictures.slots(lesson.route_scores(few, lesson.eight_tokens(world))))
+    scores, one = lesson.eight_tokens(world), lesson.one(world, 4)
+    made = second_always(scores, one, 2.0)[0]  # with eight slots for eight tokens
+    world.figure(lambda: pictures.slots(lesson.as_routing(second_always(scores, one, 0.75), made, 4, 3)))
     return rows.claims()
 
 

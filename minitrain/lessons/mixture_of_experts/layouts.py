@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from minitrain.comm import World
 from minitrain.lessons.mixture_of_experts.layer import step
-from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
+from minitrain.mixture_of_experts import ExpertChoice, Switch, TopK
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel
 from minitrain.mixture_of_experts.full.layer import MoELayer
 
-ROUTERS = {"noisy_top_k": NoisyTopK, "gshard": GShard, "switch": Switch, "expert_choice": ExpertChoice}
+ROUTERS = {"switch": partial(Switch, jitter=0.1), "top_k": TopK, "expert_choice": ExpertChoice}
 SEQUENCES = (2, 3, 0, 1)  # of ranks 0, 1, 2, …, and again from the first
 
 

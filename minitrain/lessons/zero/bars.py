@@ -14,7 +14,7 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Peak, World, model_states
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
-from minitrain.data_parallel.full.naive import NaiveDataParallel
+from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.data_parallel.common import small_gpt, tokens
 from minitrain.lessons.zero import common
 from minitrain.zero import Zero1, Zero2, Zero3

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.full.routing import Routing, position_in_expert
@@ -101,14 +101,11 @@ class Router(nn.Module, ABC):
         # A bfloat16 logit has 8 bits, too few to choose by and to take the exponential of: Fedus et al. 2021, §2.4.
         return x.to(torch.promote_types(x.dtype, torch.float32)).reshape(groups, tokens // max(groups, 1), hidden)
 
-    def scores(
-        self, x: Float[Tensor, "groups size hidden"], layer: nn.Linear | None = None
-    ) -> Float[Tensor, "groups size columns"]:
-        """xW in the precision of x, also inside autocast and with weights of low precision; None: W is the gate's."""
-        layer = self.gate if layer is None else layer
+    def scores(self, x: Float[Tensor, "groups size hidden"]) -> Float[Tensor, "groups size experts"]:
+        """xW in the precision of x, also inside autocast and with weights of low precision."""
         # Autocast would multiply in 16 bits, whatever the dtype of x.
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x, layer.weight.to(x.dtype))
+            return F.linear(x, self.gate.weight.to(x.dtype))
 
     def uniform(
         self, x: Float[Tensor, "groups size hidden"], columns: int, what: str
@@ -141,7 +138,6 @@ class Router(nn.Module, ABC):
         *,
         scores: Float[Tensor, "groups size columns"] | None = None,
         capacity: int | None = None,
-        chosen: Bool[Tensor, "groups size choices"] | None = None,
     ) -> Routing:
         """List the choices of each token, highest score first, and drop those that find no place.
 
@@ -154,16 +150,13 @@ class Router(nn.Module, ABC):
             losses: The auxiliary loss of each group.
             scores: The scores behind the choice; None: it was made otherwise.
             capacity: Places of an expert in a group; None: no limit.
-            chosen: Which of the choices count; None: all.
 
         Raises:
             ValueError: A score is infinite or not a number.
         """
-        if chosen is None:
-            chosen = torch.ones_like(expert, dtype=torch.bool)
-        position = position_in_expert(expert, chosen, self.experts)
-        fits = chosen if capacity is None else chosen & (position < capacity)
-        lost = chosen & ~fits
+        position = position_in_expert(expert, torch.ones_like(expert, dtype=torch.bool), self.experts)
+        fits = torch.ones_like(expert, dtype=torch.bool) if capacity is None else position < capacity
+        lost = ~fits
         # The one read for which the program waits for the GPU: how long the lists are, and whether scores are numbers.
         scores = x.new_zeros(0, 0, 1) if scores is None else scores
         routes, drops, wrong = torch.stack([fits.sum(), lost.sum(), not_finite(scores)]).tolist()

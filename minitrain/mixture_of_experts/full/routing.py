@@ -80,7 +80,8 @@ def position_in_expert(
     """How many choices of the same expert in the same group come before each; choices that do not count use no place.
 
     Source: Lepikhin et al. 2020, algorithm 1: c_e counts through all first choices, then through the second ones.
-    Its second loop also counts those that the dice skip, and we do not; `gshard` says why.
+    Its second loop also counts those that the dice skip. We do not, as in §2.2 and in Mesh TensorFlow: it would leave
+    places empty.
     """
     groups, size, choices = expert.shape
     taken = F.one_hot(expert, experts) * chosen[..., None]  # [groups, size, choices, experts]

@@ -20,9 +20,8 @@ from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
-# Choices of a token and capacity factor of each router as it is made by default (chapter 12), and its matrices.
-_ROUTERS = {"noisy_top_k": (2, None, 2), "gshard": (2, 1.0, 1), "switch": (1, 1.25, 1), "expert_choice": (2, 1.0, 1)}
-_ROUTERS |= {"top_k": (2, None, 1), "bias_balanced": (2, None, 1)}
+# Choices of a token and capacity factor of each router as it is made by default (chapter 12).
+_ROUTERS = {"switch": (1, 1.25), "expert_choice": (2, 1.0), "top_k": (2, None), "bias_balanced": (2, None)}
 T = TypeVar("T", int, float)
 _SIMULATED = 60_000  # actions of a schedule that are simulated within a fraction of a second
 
@@ -84,7 +83,7 @@ class Work:
 
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
-    sizes, gates = model.sizes, 1 if model.sizes.experts_per_token else _ROUTERS[model.sizes.router][2]
+    sizes = model.sizes
     same: dict[str, Any] = {name: value for name, value in vars(sizes).items() if name in costs.Shape._fields}
     kinds: dict[str, Any] = {
         "learned": sizes.positions_kind == "learned",
@@ -93,7 +92,7 @@ def shape_of(model: Model) -> costs.Shape:
     }
     same |= {"latent": costs.Latent(*sizes.latent) if sizes.latent else None}
     same |= {"chosen": sizes.experts_per_token or _ROUTERS[model.sizes.router][0]}
-    return costs.Shape(**same | kinds, gates=gates, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
+    return costs.Shape(**same | kinds, inner=sizes.mlp_hidden, expert_inner=sizes.expert_hidden)
 
 
 def own_shape(model: Model, layout: Layout) -> costs.Shape:
@@ -113,7 +112,7 @@ def rows_of(model: Model, sequences: int) -> int:
     if not sizes.experts:
         return 0
     # Evenly spread: a plan cannot know the load.
-    choices, factor, _ = _ROUTERS[model.sizes.router]
+    choices, factor = _ROUTERS[model.sizes.router]
     if sizes.experts_per_token:
         choices, factor = sizes.experts_per_token, None  # today's models drop no token
     seq = sizes.positions
