@@ -12,7 +12,6 @@ from minitrain.comm.timeline import Span
 from minitrain.pipeline_parallel.full import drawing
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
-    interleaved,
     one_f_one_b,
     pipedream,
     two_buffered,
@@ -51,22 +50,6 @@ def test_a_bar_for_each_action_where_it_is():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
     assert (axes.get_title(), axes.get_xlabel()) == ("a title", "ms (number: micro-batch)")
     assert sorted(text.get_text() for text in axes.texts) == sorted("012" * 6)
-
-
-def test_the_way_of_a_micro_batch_from_rank_to_rank():
-    figure = drawing.draw(simulate(one_f_one_b(3, 4), 1, 1, 1), follow=1)
-    arrows = [(text.xyann, text.xy) for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
-    # Rank 2 does forward 0 at 2 and backward 0 until 5, so forward 1 waits there for two seconds.
-    assert arrows == [((2, 0), (2, 1)), ((3, 1), (5, 2)), ((8, 2), (8, 1)), ((10, 1), (10, 0))]
-
-
-def test_chunks_differ_in_lightness_and_by_letter():
-    figure = drawing.draw(simulate(interleaved(2, 2, 2), 1, 1, 1))
-    assert {text.get_text() for text in figure.axes[0].texts} == {"0a", "0b", "1a", "1b"}
-    assert "letter: chunk" in figure.axes[0].get_xlabel()
-    assert len({look for *_, look, _ in bars(figure)}) == 2 * 2  # kinds, chunks
-    many = drawing.draw(simulate(one_f_one_b(2, 200), 1, 1, 1))
-    assert len(bars(many)) == 2 * 2 * 200 and not many.axes[0].texts, "numbers that do not fit are left out"
 
 
 def test_a_run_is_drawn_like_a_timetable():

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from minitrain.comm.pictures import save_figure
-from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.costs import composition
 from minitrain.costs import composition_work as work
-from minitrain.costs.roofline import MACHINES
 from minitrain.planning.full import plan_time, published
 from minitrain.planning.full.published import CONSTANTS, RUNS
-from minitrain.planning.full.time_model import fitted, step_time
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
 LINES = list(csv.DictReader(RUNS.open(encoding="utf-8")))
@@ -115,32 +111,3 @@ def test_more_gpus_change_the_speed_as_measured():
             ours = many.speed * (1 + off(many.number)) / (few.speed * (1 + off(few.number)))
             changes.append(abs(ours - many.speed / few.speed))
     assert len(changes) >= 10 and sum(changes) / len(changes) < 0.04
-
-
-def test_tensor_parallelism_fills_a_node():
-    """Narayanan et al. 2021, §5.4.1: of 162.2 · 10⁹ parameters on 64 GPUs, (pp, tp) = (8, 8) is the fastest."""
-    model = Model("175b", 32, 20480, 128, vocabulary=51200)
-    assert round(composition.model_parameters(plan_time.shape_of(model)) / 1e9, 1) == 162.2
-    cluster = fitted(MACHINES["A100 80 GB"])
-    for batch, least in ((32, 1.0), (128, 1.02)):  # with 128 sequences (16, 4) is as fast as far as the model knows
-        steps = Steps(batch=batch, dtype="bfloat16")
-        seconds = {
-            (pp, tp): step_time(model, Layout(1, pp, tp, microbatches=batch, recompute="full"), steps, cluster).step
-            for pp, tp in ((2, 32), (4, 16), (8, 8), (16, 4), (32, 2))
-        }
-        assert seconds[8, 8] <= least * min(seconds.values())
-
-
-def test_runs_of_one_s_own(tmp_path):
-    head, first = RUNS.read_text("utf-8").splitlines()[:2]
-    own = tmp_path / "own.csv"
-    own.write_text(f"{head},flops,memory_GBps,link_GBps\n{first.replace(',H100,', ',mine,')},500e12,2000,300\n")
-    (run,) = published.read(own)
-    assert (run.machine.flops, run.machine.memory, run.machine.link) == (500e12, 2e12, 300e9)
-    assert 1 < published.seconds(run) / published.seconds(runs()[1]) < 989 / 500 * 1.1
-    own.write_text(f"{head}\n{first.replace(',H100,', ',mine,')}\n")
-    with pytest.raises(ValueError, match=r"own.csv', row 1: gpu='mine' is none of .* give flops, memory_GBps"):
-        published.read(own)
-    own.write_text("id,gpu\n1,H100\n")
-    with pytest.raises(ValueError, match="has no column 'dp'"):
-        published.read(own)

@@ -34,20 +34,6 @@ def test_strong_scaling_ends_where_the_batch_is_shared_out_and_weak_does_not():
     assert strong[4] == weak[4] and strong[64] < weak[64]
 
 
-def test_the_picture_has_planned_and_published_curves():
-    (axes,) = scaling.picture(MODEL, STEPS, 4, CLUSTER, most=16).axes
-    strong, failing, weak, *measured = axes.lines
-    assert [*strong.get_xdata()] == [*failing.get_xdata()] == [*weak.get_xdata()] == [1, 4, 16]
-    assert all(a > b for a, b in zip(strong.get_ydata(), failing.get_ydata(), strict=True))
-    assert [line.get_label() for line in measured] == [f"measured, {name}" for name in scaling.SERIES]
-
-
-def test_failures_leave_as_much_as_llama_3_kept():
-    kept = scaling.with_failures({1: 1.0, 16_384: 1.0})
-    # Grattafiori et al. 2024, section 3.3.4: "higher than 90% effective training time".
-    assert 0.9 < kept[16_384] < 0.95 < 0.999 < kept[1] < 1
-
-
 def test_published_curves_are_those_of_the_file():
     with published.RUNS.open(encoding="utf-8") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import Ledger
-from minitrain.comm.control import gather_objects
 from minitrain.recommender.hybrid import HybridTables
 from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
@@ -20,28 +19,6 @@ KEYS = torch.tensor([0, 1, -1, 7, 2**63 - 1, -(2**63), 123456789012345, 5])
 
 def shards(rule):
     return {name: Table(dimension, rule, seed=dimension, scale=1.0) for name, dimension in DIMENSIONS.items()}
-
-
-def contents(tables):
-    """All rows of one table, from all ranks, by id."""
-    ids, rows = tables.contents()
-    everyone = gather_objects(dict(zip(ids.tolist(), rows.tolist(), strict=True)))
-    together = {key: row for theirs in everyone for key, row in theirs.items()}
-    assert len(together) == sum(len(theirs) for theirs in everyone), "an id lives with one rank"
-    return together
-
-
-def nothing_anywhere(world):
-    tables = HybridTables(shards(SGD()))
-    rows = tables.lookup({name: torch.empty(0, 2, dtype=torch.int64) for name in DIMENSIONS})
-    assert {name: each.shape for name, each in rows.items()} == {"user": (0, 2, 3), "item": (0, 2, 2)}
-    torch.stack([each.sum() for each in rows.values()]).sum().backward()
-    tables.push()
-    return sum(len(table) for table in tables.tables.values())
-
-
-def test_empty_batches(ranks):
-    assert ranks(2).run(nothing_anywhere) == [0, 0]
 
 
 def looks_without_learning(world):

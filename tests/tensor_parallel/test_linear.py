@@ -11,7 +11,6 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.comm.mesh import axes
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.parallelize import piece_of
@@ -63,36 +62,6 @@ def near(found, expected, tolerance, whole, name="result"):
     torch.testing.assert_close(found, expected, rtol=0, atol=bound, msg=lambda message: f"{name}: {message}")
 
 
-def like_one_device(world, lead, bias, group=None, form=(ColumnParallelLinear, RowParallelLinear)):
-    """Outputs and gradients; whole models train in test_parallelize.py."""
-    ranks, tolerance = world.size if group is None else group.size(), 1e-12
-    reference = Pair(linear(5, 4 * ranks, bias), linear(4 * ranks, 3, bias))
-    parallel = Pair(*(part.from_linear(whole, group) for part, whole in zip(form, reference.children(), strict=True)))
-    ours, theirs = (drawn(*lead, 5).requires_grad_() for _ in range(2))
-    found, expected = parallel(ours), reference(theirs)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    for y in (found, expected):
-        (y * drawn(*y.shape, seed=9)).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
-    close(parallel, reference, tolerance, group)
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_outputs_and_gradients_are_those_of_one_device(ranks, size):
-    for lead, bias in (((2, 3), True), ((), True), ((4,), False)):
-        ranks(size).run(like_one_device, lead, bias)
-
-
-def on_an_axis(world):
-    group = axes(dp=2, tp=2)["tp"].get_group()
-    for form in ((ColumnParallelLinear, RowParallelLinear), SMALL):
-        like_one_device(world, (2,), True, group, form)
-
-
-def test_on_a_group_of_some_of_the_ranks(ranks):
-    ranks(4).run(on_an_axis)
-
-
 def frozen_weights_and_inference(world):
     """Weights that are not trained get no gradient; an input that needs none is not summed."""
     reference = Pair(linear(5, 6), linear(6, 3))
@@ -110,19 +79,6 @@ def frozen_weights_and_inference(world):
         assert not parallel(drawn(2, 5)).requires_grad
     with torch.inference_mode():
         torch.testing.assert_close(parallel(drawn(2, 5)), y.detach())
-
-
-def mixed(world):
-    reference = Pair(linear(5, 4, dtype=torch.float32), linear(4, 3, dtype=torch.float32))
-    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
-    x = drawn(2, 5, dtype=torch.float32).requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
-        ours, theirs = parallel(x), reference(x.detach())
-    assert ours.dtype == theirs.dtype == torch.bfloat16
-    for y in (ours, theirs):
-        y.float().sum().backward()
-    assert x.grad.dtype == torch.float32
-    close(parallel, reference, 0.05)
 
 
 def drawn_alike(world):
@@ -222,6 +178,6 @@ def bad_input_is_named_on_every_rank(world):
         (first * x).sum().backward()
 
 
-@pytest.mark.parametrize("case", (frozen_weights_and_inference, mixed, bad_input_is_named_on_every_rank))
+@pytest.mark.parametrize("case", (frozen_weights_and_inference, bad_input_is_named_on_every_rank))
 def test_on_two_ranks(ranks, case):
     ranks(2).run(case)

@@ -39,18 +39,6 @@ def test_continued_with_longer_sequences_and_a_larger_base(ranks, short, tmp_pat
     assert abs(found[0][1][0] - again[0][1][0]) > 1e-9
 
 
-def test_weights_that_do_not_fit(ranks, short, tmp_path):
-    learned = replace(MODEL, dropout=0.0)
-    file = str(tmp_path / "learned.safetensors")
-    ranks(1).run(do, asked(tmp_path, model=learned, steps=1, export=file))
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=replace(learned, positions=64), name="a", load=file))
-    assert "embedding.positions.weight has shape (16, 16) in it and (64, 16) in the run" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=ROPE, name="b", load=file))
-    assert "the run has no embedding.positions.weight" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=learned, name="c", load=str(short[1])))
-    assert "it lacks embedding.positions.weight" in message
-
-
 def test_a_resume_does_not_change_positions(ranks, short):
     for message in ranks(2).run(refused, asked(short[0], Layout(dp=2), model=LONGER, resume=True)):
         assert "positions=16 there and 64 here; rope_base=50.0 there and 300.0 here; " in message

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import resource
-import shutil
-import signal
 import time
 import warnings
 from dataclasses import replace
@@ -22,11 +19,9 @@ from minitrain.checkpointing.checkpoint import load
 from minitrain.checkpointing.full import manifest
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.composition.step import Report
-from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, gathered
-from minitrain.ranks.failures import RanksError
-from minitrain.train import build, train, train_step
-from minitrain.trainer import display, identity, launch, metrics, speed
+from minitrain.train import build, train
+from minitrain.trainer import display, launch, metrics, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
@@ -178,14 +173,6 @@ def test_what_a_resume_may_change():
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 
-@pytest.mark.parametrize("wrong", ({}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}}), ids=str)
-def test_a_checkpoint_of_another_program(tmp_path, wrong):
-    extra = {"step": 1, "position": 4, "settings": described(Settings(), "text")}
-    assert identity.checked(tmp_path, extra) is extra
-    with pytest.raises(ValueError, match="is no checkpoint of a run: its manifest lacks settings, step or position"):
-        identity.checked(tmp_path, {**extra, **wrong} if wrong else wrong)
-
-
 def test_damaged_checkpoints(ranks, tmp_path):
     settings = asked(tmp_path, save_every=2)
     ranks(1).run(do, settings)
@@ -229,13 +216,6 @@ def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
     assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
 
 
-def test_export_where_no_step_is_left(ranks, whole, tmp_path):
-    """The checkpoint that is exported is the one that was loaded, whatever its folder is called."""
-    shutil.copytree(whole[0] / "checkpoints" / "step-00000004", tmp_path / "run" / "checkpoints" / "step-00000044")
-    ((status, *_),) = ranks(1).run(do, asked(tmp_path, resume=True, export=str(tmp_path / "weights.safetensors")))
-    assert status == 0 and (tmp_path / "weights.safetensors").exists()
-
-
 def profiled(world, settings):
     trainer = Trainer(world, settings, tell=lambda text: None)
     trainer.begin(build(settings, world.device, trainer.instruments))
@@ -276,39 +256,6 @@ def test_metrics_after_a_kill(tmp_path):
         {"step": 2, "loss": 1.0},
         {"settings": {"a": 2}, "resumed at": 2},
     ]
-
-
-def resumed_and_killed(world, folder, at):
-    """Open a run's metrics for a resume, and be killed by the system on the way."""
-    module, name = at.split(".")
-    setattr(getattr(metrics, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    metrics.Metrics(folder, {}, done=1)
-
-
-@pytest.mark.parametrize("at", ["os.fsync", "os.replace"])
-def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
-    made = metrics.Metrics(tmp_path, {})
-    for step in (1, 2):
-        made.write({"step": step})
-    made.close()
-    before = (tmp_path / metrics.NAME).read_text()
-    with pytest.raises(RanksError, match="SIGKILL"):
-        ranks(1).run(resumed_and_killed, tmp_path, at)
-    assert (tmp_path / metrics.NAME).read_text() == before
-    metrics.Metrics(tmp_path, {}, done=1).close()
-    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [None, 1, None]
-    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
-
-
-ODD = ('{"st{"step": 2}', "[" * 200_000, '{"step": null}', "[1]", '{"step": true}', "9" * 5000)
-
-
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_metrics_with_a_line_of_somebody_else(tmp_path, odd):
-    """Lines around a damaged one are kept."""
-    (tmp_path / metrics.NAME).write_text(f'{{"step": 1}}\n{odd}\n{{"step": 2}}\n')
-    metrics.Metrics(tmp_path, {}, done=2).close()
-    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [1, 2, None]
 
 
 def metrics_on_a_full_disk(world, folder, full):
@@ -360,22 +307,6 @@ def test_a_line_every_few_seconds(ranks, tmp_path):
     tokens = settings.steps.batch * settings.model.sizes.positions
     assert told[1] == f"step  6 of 23: loss 2.500 · norm 0.75 · {tokens} tokens/s · MFU 0% · 17 s left"
     assert "left" not in told[0] and "left" not in told[-1]
-
-
-def first_losses(world, settings):
-    training = build(settings, world.device)
-    samples = Samples(Text.load().training, settings.model.sizes.positions, settings.steps.seed)
-    losses = [train_step(training, step, step * settings.steps.batch, samples).loss for step in range(30)]
-    training.close()
-    return losses
-
-
-def test_the_first_run_begins_smoothly(ranks):
-    """With the defaults no loss is above ln 256, that of a model that knows nothing, and they fall from the start."""
-    for losses in ranks(2).run(first_losses, Settings(layout=Layout(dp=2))):
-        assert max(losses) < math.log(256)
-        means = [sum(losses[start : start + 5]) / 5 for start in range(0, len(losses), 5)]
-        assert means == sorted(means, reverse=True)
 
 
 NO_NAMES = ["", "..", "../x", "/tmp/x", "a\\b", "a\0b", "\x1b[2J", "\udc80"]
