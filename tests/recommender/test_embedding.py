@@ -87,3 +87,28 @@ WRONG = {
 def test_ids_that_cannot_be_are_an_error_on_every_rank(ranks, case):
     errors = ranks(3).run(fails, case)
     assert len(set(errors)) == 1 and WRONG[case][1] in errors[0]
+
+
+def disagree(world, kind):
+    roles = split_roles(2)
+    tables = {"t": Table(3 if kind == "dimension" and world.rank == 1 else 2, SGD())}
+    dimensions = {"t": 5} if kind == "worker" and world.rank == 2 else {"t": 2}
+    with pytest.raises(ValueError) as caught:
+        if world.rank < (3 if kind == "role" else 2):
+            EmbeddingServer(tables, roles)
+        else:
+            EmbeddingWorker(roles, dimensions)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("dimension", "rank 1, a server, has"),
+        ("worker", "rank 2, a worker, has"),
+        ("role", "rank 2 is a worker and made an EmbeddingServer"),
+    ],
+)
+def test_tables_that_differ_are_an_error_on_every_rank(ranks, kind, message):
+    errors = ranks(4).run(disagree, kind)
+    assert len(set(errors)) == 1 and message in errors[0]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.lessons.pictures.recomputation import copies
 from minitrain.recomputation.activation_offload import Offload
 from tests.recomputation.models import gpt, same_bits, tokens
 
@@ -77,3 +78,18 @@ def test_memory_that_is_kept_in_several_ways(kind):
         module(x).square().sum().backward()
         found.append(module.weight.grad)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("layers", "each"), [(4, 0.8), (4, 3.0), (6, 1.5)])
+def test_the_picture_of_copies_has_two_blocks_on_the_device_and_waits_where_the_link_is_slow(layers, each):
+    spans = {(row, block, end): begin for row, block, begin, end in copies(layers, each)}
+    computed = sorted((begin, end, block) for (row, block, end), begin in spans.items() if row == "computing")
+    assert [block for *_, block in computed] == [*range(layers), *reversed(range(layers))]
+    leaves = {block: end for (row, block, end) in spans if row == "to the host"}
+    for begin, _, block in computed[:layers]:
+        assert sum(leaves[other] > begin for other in range(block)) <= 1
+    # In the long run the slower of computing and copying sets the pace.
+    (*_, (early, *_), (late, *_)) = computed[:layers]
+    assert late - early == pytest.approx(max(1, each))
+    (*_, (early, *_), (late, *_)) = computed
+    assert late - early == pytest.approx(max(2, each))
