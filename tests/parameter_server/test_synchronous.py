@@ -87,35 +87,6 @@ def test_equals_one_device_with_more_servers(ranks, size, servers):
     assert all(shares)
 
 
-def frozen(world):
-    module, reference = gpt(seed=world.rank), gpt(seed=0)
-    for each in (module, reference):
-        each.embedding.requires_grad_(False)  # the tied head too
-    roles, held = split_roles(1), {"embedding.tokens.weight"}
-    if roles.serves:
-        server = Server(module, OPTIMIZERS["SGD"], roles)
-        with Ledger() as ledger:
-            server.serve(1)
-        trained_here = {name for parcel in server.parcels for name in parcel.parameters}
-        assert not held & trained_here
-        held |= trained_here
-    else:
-        worker = Worker(module, roles)
-        with Ledger() as ledger:
-            worker.pull()
-            on_tokens(module, roles.workers.index(world.rank), 0).backward()
-            worker.push()
-    alone(reference, OPTIMIZERS["SGD"], 2, on_tokens, 1)
-    same(module, reference, held)
-    trained = {id(p): p for p in module.parameters() if p.requires_grad}.values()
-    expected = 2 * sum(p.nbytes for p in trained) + 8 * len(trained)  # pull, push, and a flag of float64 for each
-    assert ledger.sent + ledger.received == expected * (2 if roles.serves else 1)
-
-
-def test_frozen_parameters_travel_at_the_start_only(ranks):
-    ranks(3).run(frozen)
-
-
 # Which branches worker r uses in step s; None: it does not even call backward.
 UNUSED = {
     "on some workers": lambda worker, step: ["first"] if worker == 0 else ["second"],

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 
-import pytest
 from matplotlib.colors import to_rgb
 
-from minitrain.comm.timeline import Span
 from minitrain.pipeline_parallel.full import drawing
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
@@ -16,7 +14,6 @@ from minitrain.pipeline_parallel.schedules import (
     pipedream,
     two_buffered,
     zero_bubble_h1,
-    zero_bubble_v,
 )
 
 
@@ -50,23 +47,6 @@ def test_a_bar_for_each_action_where_it_is():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
     assert (axes.get_title(), axes.get_xlabel()) == ("a title", "ms (number: micro-batch)")
     assert sorted(text.get_text() for text in axes.texts) == sorted("012" * 6)
-
-
-def test_a_run_is_drawn_like_a_timetable():
-    timetable = simulate(zero_bubble_v(2, 3), 1, 1, 1)
-    later = [
-        Span(rank, "compute", "any", str(action), start + 5, end + 5)
-        for rank, row in enumerate(timetable.slots)
-        for action, start, end in row
-    ]
-    later.append(Span(0, "send", "send", "to 1", 6, 7))
-    assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
-    assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
-    first, second = drawing.draw_run(later, timetable.schedule, until=20, lines=2).axes
-    assert [axes.get_xlim() for axes in (first, second)] == [(0, 10), (10, 20)]
-    assert len(first.texts) + len(second.texts) == sum(map(len, timetable.slots)), "each number is written in one line"
-    with pytest.raises(ValueError, match="spans: no label is an action"):
-        drawing.draw_run([later[-1]], timetable.schedule)
 
 
 def test_json_by_hand():

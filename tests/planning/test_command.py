@@ -14,7 +14,7 @@ import pytest
 from minitrain.composition.presets import Preset
 from minitrain.composition.settings import Layout, Model, Steps, check_trained, problem
 from minitrain.costs import composition as costs
-from minitrain.planning.full import command, plan_time, proposals, published
+from minitrain.planning.full import command, plan_time, proposals
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.trainer import command as trainer
 
@@ -116,24 +116,6 @@ def test_what_is_refused(capsys, arguments, message):
     status, shown, error = run(capsys, *arguments)
     assert status == 2 and not shown
     assert message in error
-
-
-@pytest.mark.slow("trains in three layouts")
-def test_trying_the_best(capsys, tmp_path):
-    """As JSON, and as rows: on a CPU, of which nothing is predicted, and in 32 bits."""
-    own = tmp_path / "own.csv"
-    arguments = ["--preset", "tiny", "--gpus", "2", "--batch", "4", "--dtype", "float32", "--layers", "2", "--measure"]
-    status, shown, _ = run(capsys, *arguments, "--measure-to", str(own))
-    assert status == 0
-    said = [line.split() for line in shown.splitlines() if "Measured here: " in line]
-    assert len(said) == 3 and "dp2" in [words[3] for words in said]
-    assert published.main(published.Command(runs=own)) == 0
-    listed = [line.split() for line in capsys.readouterr().out.splitlines() if "measured here, tiny" in line]
-    assert [words[0] for words in listed] == ["no"] * 3
-    for words, row in zip(said, listed, strict=True):
-        each = float(words[4].replace(",", "")) / 2  # of a GPU
-        assert float(row[2].replace(",", "")) == pytest.approx(each, abs=1)
-    assert "was in float32" in own.read_text()
 
 
 @pytest.mark.parametrize("preset", get_args(Preset))

@@ -53,19 +53,6 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command_line():
-    shown = run()
-    assert shown.returncode == 0
-    assert all(all(cell.split(",")[0] in shown.stdout for cell in row) for row in game.rows())
-    judged = run("39b", "--dp", "32", "--pp", "2", "--tp", "8", "--microbatches", "48", "--recompute", "full")
-    assert judged.returncode == 0
-    assert "+0.0 % of the layout to beat" in judged.stdout
-    refused = run("39b", "--dp", "512")
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("no score: a rank holds")
-    assert "Traceback" not in refused.stderr
-
-
 def test_the_page_shows_what_the_command_prints():
     page = (Path(__file__).parents[2] / "docs" / "game.md").read_text("utf-8")
     arguments = re.search(r"python -m minitrain\.planning\.full\.game (.*)", page)[1]

@@ -84,25 +84,6 @@ def test_a_row_is_read_as_what_was_measured(few, tmp_path, capsys):
     assert capsys.readouterr().out.count("measured here, gpt2, 4 × mine, dp2×tp2") == 1
 
 
-@pytest.mark.parametrize(
-    ("model", "steps", "machine", "why"),
-    [
-        (Model("tiny"), Steps(dtype="bfloat16"), None, "the figures of CPU are unknown"),
-        (Model("tiny"), Steps(dtype="float32"), MACHINES["H100"], "this was in float32"),
-        (Model("tiny", experts=4), Steps(dtype="bfloat16"), MACHINES["H100"], "no place for experts"),
-        (Model("tiny", head_size=16), Steps(dtype="bfloat16"), MACHINES["H100"], "no place for experts"),
-    ],
-)
-def test_a_run_that_nothing_is_predicted_for_is_listed_and_says_why(few, tmp_path, capsys, model, steps, machine, why):
-    own = tmp_path / "own.csv"
-    measure.append(own, measure.row(model, Layout(), steps, 8, "CPU", machine, 1234.0))
-    (run,) = published.read(own)
-    assert not run.usable and why in run.note
-    assert published.main(published.Command(runs=own)) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "no figure 1,234 measured here, tiny, 1 × CPU, one device" in shown and why in shown
-
-
 def test_the_gpu_at_hand_is_found_in_the_table(monkeypatch):
     names = {"NVIDIA A100-SXM4-40GB": "A100 40 GB", "NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}
     unknown = "NVIDIA H100 PCIe", "NVIDIA GH200 480GB", "NVIDIA A100 80GB PCIe"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -12,8 +11,7 @@ import torch
 
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.memory import optimizer_states, storage_bytes
-from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
-from minitrain.context_parallel.full import places
+from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.schedules import SCHEDULES
@@ -183,23 +181,6 @@ def test_work_of_gpt_3():
     assert plan_time.most_utilization(GPT3, layout, Steps(batch=1536)) == pytest.approx(
         (1 - waits.idle) * found.model / found.done, rel=1e-3
     )  # but for padding
-
-
-@pytest.mark.parametrize("cp", (1, 2, 3))
-@pytest.mark.parametrize("mode", MODES)
-def test_the_busiest_context_parallel_rank(mode, cp):
-    """Its share of attention's core is that of the mask's area: a token at position p sees p + ½ of the keys."""
-    model, steps, seq = replace(SMALL, heads=6, hidden=24), Steps(batch=2), SMALL.positions
-    layout = Layout(cp=cp, cp_mode=mode)
-    assert problem(model, layout, steps) is None
-    every = [range(seq)] if mode == "ulysses" else [places.held(mode, seq, rank, cp).tolist() for rank in range(cp)]
-    area = Fraction(max(sum(2 * position + 1 for position in each) for each in every), seq**2)
-    if mode == "ulysses":
-        area /= cp  # all tokens, of some heads
-    (one,), (found,) = (plan_time.busy(each, plan_time.stage_times(model, each, steps)) for each in (Layout(), layout))
-    core = 4 * 3 * 2 * seq**2 * 24 * 3  # Narayanan et al. 2021, appendix: 4bs²h of each layer, three times
-    assert found == (one - core) / cp + core * area
-    assert plan_time.most_utilization(model, layout, steps) == pytest.approx(one / (cp * found))
 
 
 def test_coordinates_count_tp_fastest():

@@ -8,15 +8,13 @@ from dataclasses import replace
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps, check
-from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
 from minitrain.planning.full import proposals, published
-from minitrain.planning.full.time_model import fits, fitted
+from minitrain.planning.full.time_model import fits
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
-A100 = fitted(MACHINES["A100 80 GB"])
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
 
 
@@ -116,17 +114,3 @@ def test_uneven_splits_are_proposed_where_they_are_faster():
     # For GPT-3 the head costs a third of a layer, so 12 stages of 8 layers are as good as it gets.
     assert proposals.uneven(GPT3, Layout(pp=12, tp=8, microbatches=96), Steps(batch=96)) is None
     assert proposals.uneven(model, Layout(dp=4), steps) is None
-
-
-def test_what_limits_a_layout():
-    def limit(layout, model=GPT3, batch=1536):
-        return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.rpartition(",")[0]
-
-    assert limit(Layout(64, 2, 8, zero=1, microbatches=24, recompute="full")) == "recomputation"
-    assert limit(Layout(pp=8, tp=8, microbatches=4, sequence_parallel=True), batch=4) == "pipeline bubble"
-    assert limit(Layout(tp=8, microbatches=1536, sequence_parallel=True)) == "tp messages"
-    assert limit(Layout(dp=128, zero=3, microbatches=12)) == "dp messages"
-    assert limit(Layout(pp=64, tp=8, microbatches=1536, sequence_parallel=True)) == "uneven stages"
-    # Along cp: those of a ring as far as attention does not hide them, those of Ulysses all.
-    assert limit(Layout(4, 1, 8, cp=32, sequence_parallel=True, microbatches=384)) == "dp, cp messages"
-    assert limit(Layout(cp=32, cp_mode="ulysses", microbatches=1536)) == "tp, cp messages"

@@ -109,17 +109,6 @@ def test_a_scene(ranks, fresh, name):
             assert last["sent"] == found["formulas"][rank][1]
 
 
-def test_the_ring_waits_for_its_neighbor(ranks):
-    """Of each exchange a rank has the left neighbor's numbers, and none before they have come."""
-    found = committed("collectives.ring")
-    for rank, events in enumerate(found["ranks"]):
-        for state in states(events):
-            if state["kind"] == "waits":
-                assert state["peer"] == (rank - 1) % 4
-            if state["kind"] == "arrives":
-                assert cells(state["into"], state["memory"]) == state["got"]
-
-
 # Who waits for whom at the end: the rank, and the other of its message, or the ranks that have not come.
 WAITS = {
     "deadlock": {0: [1], 1: [0]},

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -97,33 +95,6 @@ def prepare(world: World) -> None:
 
 
 # Output
-
-
-def announce(world: World, seen: str) -> bool:
-    """Say something, and go on when the parent has shown it."""
-    print("rank 0 speaks" if world.rank == 0 else "another speaks")
-    return becomes(lambda: Path(seen).exists()) if world.rank == 0 else True
-
-
-def test_run_streams_while_it_runs(three: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Screen(io.StringIO):
-        encoding = "utf-8"
-
-        def write(self, text: str) -> int:
-            super().write(text)
-            if "rank 0 speaks\n" in self.getvalue():
-                (tmp_path / "seen").touch()
-            return len(text)
-
-        def isatty(self) -> bool:
-            return True
-
-    screen = Screen()
-    monkeypatch.setattr(sys, "stdout", screen)
-    assert three.run(announce, str(tmp_path / "seen")) == [True, True, True]
-    said = sorted(screen.getvalue().splitlines())
-    assert said == ["[rank 1] another speaks", "[rank 2] another speaks", "rank 0 speaks"]
-    assert three["__import__('sys').stdout.isatty()"] == [True, False, False]  # rank 0 may draw progress bars
 
 
 def test_what_is_shown_of_a_cell(three: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,51 +296,3 @@ def test_ranks_end(how: str) -> None:
         del started
         gc.collect()
     assert becomes(lambda: not any(alive(pid) for pid in pids)) and not folder.exists()
-
-
-SCRIPT = """
-print("the main program runs")
-from minitrain.ranks.ranks import Ranks
-
-def here(world):
-    return world.rank
-
-ranks = Ranks(2, device="cpu", timeout=1000, check=False)  # these wait inside gloo
-try:
-    ranks.run(here)
-except ValueError as error:
-    print(error)
-import os
-pids = ranks["__import__('os').getpid(), __import__('os').getppid()"]  # the parent of a rank is the forkserver
-print("pids", os.getpid(), *{pid for pair in pids for pid in pair}, ranks._processes.folder, flush=True)
-ranks.execute("dist.recv(torch.zeros(1), 1 - rank)")
-"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
-    """A program with ranks of its own; begun first, since it imports torch in a forkserver of its own."""
-    folder = tmp_path_factory.mktemp("script")
-    (folder / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "script.py"]
-    started = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    yield started
-    started.kill()
-    started.communicate()
-
-
-def test_a_killed_program_leaves_nothing(script: subprocess.Popen) -> None:
-    """A script without a guard runs once, says what it cannot send, and takes its ranks along when it is killed."""
-    assert script.stdout is not None
-    lines = [script.stdout.readline() for _ in range(3)]
-    assert lines[0] == "the main program runs\n"
-    assert "'here' is defined in the main program" in lines[1] and "%%ranks" in lines[1]
-    _, *pids, folder = lines[2].split()
-    assert len(pids) == 4 and all(alive(int(pid)) for pid in pids)
-    os.killpg(script.pid, signal.SIGKILL)  # the whole group, as Jupyter does with a kernel's
-    script.wait()
-    assert becomes(lambda: not any(alive(int(pid)) for pid in pids))
-    assert not Path(folder).exists()

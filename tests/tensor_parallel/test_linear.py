@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 
 import pytest
 import torch
@@ -12,12 +11,8 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.parallelize import piece_of
-from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
 from tests.tensor_parallel.under_way import UnderWay
-
-SMALL = small.ColumnParallelLinear, small.RowParallelLinear
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):
@@ -81,39 +76,6 @@ def frozen_weights_and_inference(world):
         torch.testing.assert_close(parallel(drawn(2, 5)), y.detach())
 
 
-def drawn_alike(world):
-    """The constructor draws what nn.Linear draws, and keeps its piece."""
-    for kind in (*SMALL, ColumnParallelLinear, RowParallelLinear):
-        torch.manual_seed(0)
-        reference = nn.Linear(6, 12)
-        torch.manual_seed(0)
-        parallel = kind(6, 12)
-        close(parallel, reference, 0)
-        assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes  # no view of the whole matrix
-
-
-def test_initial_weights_are_those_of_one_device(ranks):
-    ranks(3).run(drawn_alike)
-
-
-def kept(world):
-    """How parameters lie is still known after copying, casting, making them on a device, and loading."""
-    column = ColumnParallelLinear(4, 4)
-    with torch.device("meta"):
-        row = RowParallelLinear(4, 4)
-    loaded = copy.deepcopy(column)
-    loaded.load_state_dict({name: value.clone() for name, value in column.state_dict().items()}, assign=True)
-    for layer in (column, copy.deepcopy(column), column.double(), loaded):
-        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (0, 0)
-    for layer in (row, copy.deepcopy(row), row.to_empty(device="cpu")):
-        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (1, None)
-    return copies(row.weight, world.size), copies(row.bias, world.size)
-
-
-def test_how_parameters_lie_is_kept(ranks):
-    assert ranks(2).run(kept) == [(1, 2)] * 2
-
-
 def under_way(world):
     """The products of weights that take x are computed while dX travels."""
     watch = UnderWay()
@@ -132,28 +94,6 @@ def under_way(world):
 def test_weights_get_their_gradients_while_dx_is_under_way(ranks):
     """A layer alone, and three that take the same input, as query, key and value do."""
     assert ranks(2).run(under_way) == [[1, 3]] * 2
-
-
-def shared(world):
-    """Two pieces over four ranks: each rank uses its copy for something else, and the gradients are added."""
-    reference = linear(3, 4)
-    layer = ColumnParallelLinear.from_linear(reference, shards=2)
-    x = drawn(5, 3)
-    y = layer(x)
-    half = world.rank // 2
-    torch.testing.assert_close(y, reference(x)[:, 2 * half : 2 * half + 2])
-    (y * (1 + world.rank)).sum().backward()
-    alone = layer.weight.grad.clone()
-    sum_partial_gradients(layer)
-    weights = torch.tensor([1.0 + 2.0] * 2 + [3.0 + 4.0] * 2, dtype=torch.float64)  # of ranks 0 and 1, of 2 and 3
-    (reference(x) * weights).sum().backward()
-    close(layer, reference, 1e-12)
-    assert is_partial(layer.weight) and copies(layer.weight, world.size) == 2
-    return torch.allclose(alone, layer.weight.grad)
-
-
-def test_fewer_pieces_than_ranks(ranks):
-    assert ranks(4).run(shared) == [False] * 4, "a gradient was whole before it was added up"
 
 
 def bad_input_is_named_on_every_rank(world):

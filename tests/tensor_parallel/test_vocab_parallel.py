@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from minitrain.comm import Ledger, SavedActivations
+from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.tensor_parallel import cross_entropy
 from minitrain.tensor_parallel.full.parallelize import piece_of
@@ -151,18 +151,6 @@ def low_precision(world, dtype):
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 def test_low_precision_is_computed_in_float32(ranks, dtype):
     ranks(3).run(low_precision, dtype)
-
-
-def kept(world, tokens, vocabulary):
-    mine, targets = part(world, random(tokens, vocabulary).float()), torch.zeros(tokens, dtype=torch.int64)
-    with SavedActivations() as saved:
-        vocab_parallel_cross_entropy(mine, targets)
-    # The logits as they are; of each token m, s (4 bytes), its place (8), two flags; and the count (8).
-    assert saved.bytes == mine.nbytes + tokens * (4 + 4 + 8 + 1 + 1) + 8
-
-
-def test_the_loss_keeps_its_logits_and_a_few_numbers_a_token(ranks):
-    ranks(3).run(kept, 5, 22)
 
 
 def bad_input_is_refused_before_anything_is_sent(world):

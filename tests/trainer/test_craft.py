@@ -138,17 +138,6 @@ def test_skipped(ranks, tmp_path, spoilt, nan_at):
     assert before == after and before, "no tensor has changed"
 
 
-def test_stopped_and_gone_on(ranks, tmp_path):
-    settings = asked(tmp_path, Layout(dp=2), steps=46, on_spike="stop")
-    found = ranks(2).run(do, settings, (BAD,))
-    assert [status for status, *_ in found] == [1, 1]
-    assert "--on-spike skip leaves them out" in found[0][3] and "ended after step 40 of 46" in found[0][3]
-    again = replace(settings, run=replace(settings.run, resume=True))
-    assert ranks(2).run(do, again, (BAD,))[0][0] == 1, "it meets them again"
-    skipping = replace(again, steps=replace(again.steps, on_spike="skip"))
-    assert ranks(2).run(do, skipping, (BAD,))[0][0] == 0
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """Two sources, one much easier than the other."""

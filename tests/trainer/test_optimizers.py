@@ -15,20 +15,9 @@ from minitrain.lessons.composition.common import plain_model
 from minitrain.train import build, train_step
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
-from tests.trainer.test_trainer import asked, do
 
 TINY = Model(layers=2, hidden=32, heads=2, positions=16)
 TEXT = as_tensor(b"The quick brown fox jumps over the lazy dog, and the dog is lazy still. " * 20)
-
-
-@pytest.mark.slow("another optimizer than in tests/trainer/test_trainer.py")
-@pytest.mark.parametrize("optimizer", ("lamb", "adafactor", "muon"))
-def test_a_resume_in_another_layout_goes_on_as_if_nothing_had_been(ranks, tmp_path, optimizer):
-    settings = asked(tmp_path, Layout(dp=2, zero=1), optimizer=optimizer)
-    (_, losses, *_), _ = ranks(2).run(do, replace(settings, run=replace(settings.run, name="whole")))
-    ranks(2).run(do, settings, 2)
-    resumed = replace(settings, layout=Layout(pp=2, microbatches=2), run=replace(settings.run, resume=True))
-    assert ranks(2).run(do, resumed)[0][1] == pytest.approx(losses[2:], rel=1e-9)
 
 
 def stepped(world, steps):

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import resource
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,9 @@ import torch
 from minitrain.checkpointing.checkpoint import load
 from minitrain.checkpointing.full import manifest
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
-from minitrain.composition.step import Report
-from minitrain.lessons.trainer.trainer import advance, gathered
-from minitrain.train import build, train
-from minitrain.trainer import display, launch, metrics, speed
-from minitrain.trainer.display import Display
+from minitrain.lessons.trainer.trainer import gathered
+from minitrain.train import train
+from minitrain.trainer import launch, metrics
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
@@ -216,29 +213,7 @@ def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
     assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
 
 
-def profiled(world, settings):
-    trainer = Trainer(world, settings, tell=lambda text: None)
-    trainer.begin(build(settings, world.device, trainer.instruments))
-    advance(trainer, 0)  # not measured
-    start = time.perf_counter()
-    for number in (1, 2):
-        advance(trainer, number)
-    return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
-
-
 LAYOUTS = [Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=2), Layout(cp=2)]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_parts_of_a_step(ranks, tmp_path, layout):
-    for seconds, steps, took in ranks(2).run(profiled, asked(tmp_path, layout)):
-        assert steps == 2
-        # Exclusive: what is nested counted twice would be more than all the time there was.
-        assert 0.5 * took < sum(seconds.values()) <= took
-        parts = {name for name, value in seconds.items() if value}
-        axes = {"pp": {"pipeline"}, "cp": {"cp", "dp"}}.get(str(layout)[:2], {str(layout)[:2]})
-        everywhere = {"data", "forward", "backward", "gradients", "norm", "optimizer", "rest"}
-        assert parts == everywhere | axes
 
 
 def test_metrics_after_a_kill(tmp_path):
@@ -282,31 +257,6 @@ def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
     assert "metrics.jsonl is not written any more: " in told and "File too large" in told
     assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == kept
     assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
-
-
-def lines_over_time(world, settings):
-    """What a run shows whose steps take a second each, by a clock of ours, and its part of a peak of 10¹² a second."""
-    told, now = [], 1000.0
-    shown = Display(world, settings, told.append)
-    assert shown.utilization() is None, "nobody knows the peak of a CPU"
-    shown._peak = 1e12
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(display.time, "monotonic", lambda: now)
-        for done in range(1, settings.steps.steps + 1):
-            shown.after(done, Report(2.5, 0.75, 0.1), 1.0)
-            now += 1.0
-    return told, shown.utilization()
-
-
-def test_a_line_every_few_seconds(ranks, tmp_path):
-    """The first, then every fifth, and the last, on rank 0 alone."""
-    settings = asked(tmp_path, Layout(dp=2), steps=23)
-    (told, mfu), (silent, _) = ranks(2).run(lines_over_time, settings)
-    assert mfu == pytest.approx(speed.model_flops(settings.model, settings.steps) / 2e12), "of two ranks"
-    assert [int(line.split()[1]) for line in told] == [1, 6, 11, 16, 21, 23] and not silent
-    tokens = settings.steps.batch * settings.model.sizes.positions
-    assert told[1] == f"step  6 of 23: loss 2.500 · norm 0.75 · {tokens} tokens/s · MFU 0% · 17 s left"
-    assert "left" not in told[0] and "left" not in told[-1]
 
 
 NO_NAMES = ["", "..", "../x", "/tmp/x", "a\\b", "a\0b", "\x1b[2J", "\udc80"]

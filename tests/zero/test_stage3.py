@@ -296,20 +296,6 @@ def goes_on_after_an_exception(world):
         finish(model, reference, optimizer)
 
 
-class Choosy(Net):
-    def go(self, x):
-        return self.layers[int(x.sum() > 0)](x)
-
-
-def ranks_that_need_different_units_are_told(world):
-    model = twins(Choosy)[0]
-    with torch.no_grad(), pytest.raises(RuntimeError, match=r"in rank order \['layers\.[01]', 'layers\.[01]'\]"):
-        for line in model.lines:
-            line.shard.fill_(1.0)
-        model(torch.full((1, 4), 1.0 - 2 * world.rank, dtype=torch.float64))
-    at_rest(model)
-
-
 class Named(dict):
     """No container that pytree knows, as what many libraries return."""
 
@@ -339,7 +325,6 @@ def outputs_of_an_own_class(world):
         collectives_in_a_step,
         several_forwards,
         goes_on_after_an_exception,
-        ranks_that_need_different_units_are_told,
         outputs_of_an_own_class,
     ),
 )
