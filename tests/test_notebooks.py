@@ -309,53 +309,6 @@ def before(name, stub):
     return cells[[cell.id for cell in cells].index(stub.id) - 1].source
 
 
-def test_output_is_joined_and_compared_with_care(build):
-    import nbformat
-
-    stream = nbformat.v4.new_output
-    pieces = [
-        stream("stream", name=name, text=text) for name, text in (("stdout", "a"), ("stdout", "b"), ("stderr", "c"))
-    ]
-    assert [output.text for output in build.joined(pieces)] == ["ab", "c"]
-    assert build.alike("loss 2.34567, 3 messages", "loss 2.34568, 3 messages")
-    assert not build.alike("loss 2.34567, 3 messages", "loss 2.40000, 3 messages")
-    assert not build.alike("loss 2.34567, 3 messages", "loss 2.34567, 4 messages")
-    assert build.alike("differs by 4e-15", "differs by 8.1e-16")
-    assert not build.alike("differs by 4e-15", "differs by 4e-07")
-
-
-def test_pictures_are_compared_by_what_one_sees(build):
-    from minitrain.lessons.notebook import picture
-    from minitrain.lessons.pictures import matrix_product as pictures
-
-    first, again = (picture(pictures.splits(), alt="one")._repr_svg_()[0] for _ in range(2))
-    assert first == again, "the same figure gives the same bytes"
-    other = picture(pictures.splits(rows=5), alt="another")._repr_svg_()[0]
-    assert build.same_picture(first, again)
-    assert not build.same_picture(first, other)
-    place = re.search(r'(?<= x=")[\d.]+', first)
-    for more, same in ((0.5, True), (50, True)):  # a single number
-        assert build.same_picture(first, first.replace(place[0], str(float(place[0]) + more), 1)) is same
-
-
-def test_what_differs_is_named_by_cell(build, tmp_path):
-    import nbformat
-
-    old = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1", id="sum", execution_count=1)])
-    new = build.without_outputs(old)
-    new.cells[0].execution_count = 1
-    assert build.differences(old, new) == []
-    new.cells[0].outputs = [nbformat.v4.new_output("execute_result", data={"text/plain": "2"}, execution_count=1)]
-    assert "'sum' gives another output" in build.differences(old, new)[0]
-    # Of a training that rounding leads elsewhere, words are compared.
-    texts = "loss 1.29 with 8 bits", "loss 1.35 with 8 bits", "loss 1.29 of 8 bits"
-    for notebook, text in zip((old, new, other := build.without_outputs(old)), texts, strict=True):
-        notebook.cells[0].metadata["tags"], notebook.cells[0].execution_count = ["rounding-of-processor"], 1
-        notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=text)]
-    assert build.differences(old, new) == []
-    assert build.differences(old, other) == ["cell 'sum' says something else"]
-
-
 @all_notebooks
 def test_every_picture_is_shown_and_no_name_is_missing(name, notebook):
     """A picture that is not a cell's last line is drawn and not shown; a cell that is to fail may fail otherwise."""

@@ -32,28 +32,3 @@ def test_a_missing_gradient_is_found_before_anything_changes(optimizer_class):
     fresh.grad = torch.ones_like(fresh)
     other.step()
     assert torch.equal(first, fresh)
-
-
-@pytest.mark.parametrize(
-    ("optimizer_class", "options", "said"),
-    [
-        (Adam, {"betas": (0.9, 1.0)}, "betas"),
-        (LAMB, {"phi": (2.0, 1.0)}, "phi"),
-        (LARS, {"lr": 1.0, "weight_decay": -1.0}, "weight_decay"),
-        (Adafactor, {"d": 0.0}, "d=0"),
-        (Adam8bit, {"block": 0}, "block=0"),
-        (Muon, {"momentum": 1.0}, "momentum"),
-    ],
-)
-def test_invalid_options(optimizer_class, options, said):
-    with pytest.raises(AssertionError, match=said):
-        optimizer_class([torch.ones(2, 2)], **options)
-
-
-def test_shapes_that_an_optimizer_cannot_step():
-    with pytest.raises(AssertionError, match="give all others to Adam"):
-        Muon([torch.ones(2, 2), torch.ones(2)])
-    with pytest.raises(AssertionError, match="without dimensions"):
-        SM3([torch.tensor(1.0)])
-    with pytest.raises(AssertionError, match="nothing to step"):
-        Adam8bit([torch.ones(0)])

@@ -59,31 +59,6 @@ def test_the_small_form_s_steps_to_the_bit(name):
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def laid_out(shape, order):
-    """Two parameters with the same values and gradients: one side by side in memory, and one as `order` puts them."""
-    generator = torch.Generator().manual_seed(0)
-    value, gradient = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
-    plain, other = nn.Parameter(value.clone()), nn.Parameter(order(value))
-    assert not other.is_contiguous()
-    plain.grad, other.grad = gradient.clone(), order(gradient)
-    return plain, other
-
-
-@pytest.mark.parametrize("name", FULL)
-def test_parameters_in_any_order_in_memory(name):
-    kind, options = FULL[name]
-    transposed = laid_out((5, 7), lambda x: x.t().contiguous().t())
-    channels_last = laid_out((4, 3, 2, 2), lambda x: x.contiguous(memory_format=torch.channels_last))
-    for plain, other in (transposed, channels_last):
-        before = plain.detach().clone()
-        optimizers = kind([plain], **options), kind([other], **options)
-        for _ in range(3):
-            for optimizer in optimizers:
-                optimizer.step()
-        assert (plain - before).abs().max() > 1e-3
-        torch.testing.assert_close(other, plain, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", FULL)
 def test_norms_of_16_bits_do_not_overflow(name):
     """300² is more than float16 holds, and so is the sum of 1,024 squares of 20."""

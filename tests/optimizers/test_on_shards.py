@@ -17,12 +17,10 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.comm.comm import Comm
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.lessons.optimizers.muon import error
-from minitrain.optimizers import LAMB, LARS, Adafactor, Muon, adafactor, muon
+from minitrain.optimizers import LAMB, LARS, Adafactor, Muon, muon
 from minitrain.zero import Zero1, Zero2, Zero3, ZeroOffload
-from minitrain.zero.full.partition import Piece
 
 # Sizes that no number of ranks divides.
 SHAPES = {"table": (11, 7), "up": (13, 7), "bias": (13,), "down": (7, 13), "stack": (3, 5, 7), "frozen": (7,)}
@@ -154,21 +152,6 @@ def test_adafactor_takes_torch_s_steps_to_the_bit():
     right.load_state_dict(optimizer.state_dict())
 
 
-def test_adafactor_takes_the_small_form_s_steps():
-    """Where ε₁ is too small to matter; the bound is that of two ways of adding up the same squares."""
-    shapes = [(11, 7), (13,), (7, 13)]
-    ours, theirs = ([nn.Parameter(draw(shape, n)) for n, shape in enumerate(shapes)] for _ in range(2))
-    full, small = Adafactor(ours, lr=0.3, eps=(1e-30, 1e-3)), adafactor.Adafactor(theirs, lr=0.3, eps=(1e-60, 1e-3))
-    for step in range(STEPS):
-        for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            a.grad = b.grad = draw(a.shape, 10 * step + number)
-        full.step()
-        small.step()
-    for a, b in zip(ours, theirs, strict=True):
-        # The parameters are below 4 in size, and the steps together, 0.3 each of a size of 1, below 2 · 4.
-        assert (a - b).detach().abs().max() <= most(Adafactor, 1, 4, 8)
-
-
 @pytest.mark.parametrize("adjust", [None, "original", "match_rms_adamw"])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_muon_takes_torch_s_steps_to_the_bit(adjust, nesterov):
@@ -216,48 +199,3 @@ def test_bytes_of_a_step(ranks, n):
     for found in ranks(n).run(sent_and_held, Muon):
         gathered = 8 * sum(map(padded, lines)) + 8 * padded(muons)
         assert found == (0, 0, gathered, 8 * padded(lines[0]) // n + 16 * padded(lines[1]) // n + 4)
-
-
-class OnDevice(Exception):
-    """A collective was called with a tensor on the device."""
-
-
-class TwoRanks(Comm):
-    """Of which the second is never reached."""
-
-    rank, ranks = 0, 2
-
-    def __init__(self):
-        pass
-
-    def all_reduce(self, tensor, *_):
-        assert tensor.device.type == "meta", f"NCCL would not send this from {tensor.device}"
-        raise OnDevice
-
-    all_gather = all_reduce
-
-
-@pytest.mark.parametrize("kind", [LAMB, LARS, Adafactor, Muon])
-def test_what_ranks_exchange_lies_where_they_send_from(kind):
-    optimizer = kind([nn.Parameter(torch.ones(4, 2))], lr=0.1)
-    shard, whole = nn.Parameter(torch.ones(8)), Piece("matrix", torch.Size((4, 2)), 0, 0, slice(0, 8))
-    # torch's device `meta` takes the place of a GPU: a tensor there has no values.
-    optimizer.share_layers([{shard: [whole]}], TwoRanks(), torch.device("meta"))
-    shard.grad = torch.ones_like(shard)
-    with pytest.raises(OnDevice):
-        optimizer.step()
-
-
-def vector(world):
-    with (
-        Ledger() as ledger,
-        pytest.raises(ValueError, match=r"a tensor of shape \(7,\) is no matrix, .* use_muon=False"),
-    ):
-        Zero1(nn.Linear(5, 7), Muon, lr=0.1)
-    return ledger.payload("broadcast")
-
-
-def test_muon_refuses_vectors_before_anything_is_sent(ranks):
-    with pytest.raises(ValueError, match=r"a tensor of shape \(7,\) is no matrix"):
-        Muon(nn.Linear(5, 7).parameters())
-    assert ranks(2).run(vector) == [0, 0]

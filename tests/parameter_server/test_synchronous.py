@@ -14,8 +14,7 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.lessons.parameter_server import synchronous as lesson
 from minitrain.parameter_server import Roles, Server, Worker, split_roles
-from minitrain.parameter_server import synchronous as small
-from tests.data_parallel.models import Branches, Mixed, gpt, tokens
+from tests.data_parallel.models import Branches, gpt, tokens
 
 OPTIMIZERS = {
     "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -80,75 +79,12 @@ def train(world, servers, optimizer, choices):
     return sorted(names) if roles.serves else None
 
 
-def unused_in_small(world):
-    module = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
-    if world.rank == 0:
-        small.Server(module, OPTIMIZERS["SGD"])
-        return
-    worker = small.Worker(module)
-    module[0](torch.ones(1, 2)).sum().backward()
-    with pytest.raises(AssertionError, match="unused: use the full form"):
-        worker.push()
-
-
-def test_the_small_form_refuses_an_unused_parameter(ranks):
-    ranks(2).run(unused_in_small)
-
-
 @pytest.mark.parametrize("size, servers", ((2, 1), (3, 2), (4, 2), (4, 3)))
 def test_equals_one_device_with_more_servers(ranks, size, servers):
     shares = [names for names in ranks(size).run(train, servers, "AdamW", {"tied": False}) if names is not None]
     everything = sorted(name for share in shares for name in share)
     assert everything == sorted(dict(gpt(seed=0, tied=False).named_parameters()))  # each once, on one server
     assert all(shares)
-
-
-def gradients_like_data_parallel(world):
-    """Against torch's DDP, which is independent of ours: the weights after a step, of the workers' group."""
-    roles = split_roles(1)
-    group = dist.new_group(list(roles.workers))
-    module, other = gpt(seed=0), gpt(seed=0)
-    serve(module, partial(torch.optim.SGD, lr=0.1), roles, on_tokens, 1)
-    if roles.serves:
-        return
-    theirs = nn.parallel.DistributedDataParallel(other, process_group=group)
-    on_tokens(theirs, roles.workers.index(world.rank), 0).backward()
-    torch.optim.SGD(other.parameters(), lr=0.1).step()
-    for found, expected in zip(module.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_a_step_is_that_of_ddp(ranks):
-    ranks(4).run(gradients_like_data_parallel)
-
-
-def frozen(world):
-    module, reference = gpt(seed=world.rank), gpt(seed=0)
-    for each in (module, reference):
-        each.embedding.requires_grad_(False)  # the tied head too
-    roles, held = split_roles(1), {"embedding.tokens.weight"}
-    if roles.serves:
-        server = Server(module, OPTIMIZERS["SGD"], roles)
-        with Ledger() as ledger:
-            server.serve(1)
-        trained_here = {name for parcel in server.parcels for name in parcel.parameters}
-        assert not held & trained_here
-        held |= trained_here
-    else:
-        worker = Worker(module, roles)
-        with Ledger() as ledger:
-            worker.pull()
-            on_tokens(module, roles.workers.index(world.rank), 0).backward()
-            worker.push()
-    alone(reference, OPTIMIZERS["SGD"], 2, on_tokens, 1)
-    same(module, reference, held)
-    trained = {id(p): p for p in module.parameters() if p.requires_grad}.values()
-    expected = 2 * sum(p.nbytes for p in trained) + 8 * len(trained)  # pull, push, and a flag of float64 for each
-    assert ledger.sent + ledger.received == expected * (2 if roles.serves else 1)
-
-
-def test_frozen_parameters_travel_at_the_start_only(ranks):
-    ranks(3).run(frozen)
 
 
 # Which branches worker r uses in step s; None: it does not even call backward.
@@ -181,24 +117,6 @@ def branches(world, case, servers):
 def test_unused_parameters(ranks, case):
     ranks(3).run(branches, case, 1)
     ranks(4).run(branches, case, 2)
-
-
-def mixed(world):
-    torch.manual_seed(0)
-    reference = Mixed()
-    torch.manual_seed(world.rank)
-    module = Mixed()
-    inputs = torch.randn(2, 3, generator=torch.Generator().manual_seed(7))
-    roles = split_roles(1)
-    _, names = serve(module, OPTIMIZERS["SGD"], roles, lambda m, worker, step: m(inputs[worker]), 2)
-    alone(reference, OPTIMIZERS["SGD"], 2, lambda m, worker, step: m(inputs[worker]), 2)
-    same(module, reference, names)
-    for (name, buffer), expected in zip(module.named_buffers(), reference.buffers(), strict=True):
-        assert torch.equal(buffer, expected), name
-
-
-def test_mixed_dtypes_gaps_no_elements_and_buffers(ranks):
-    ranks(3).run(mixed)
 
 
 def spoiled(world, bad, who):
@@ -250,27 +168,6 @@ def refused_roles(world):
 
 def test_what_cannot_work_is_refused_on_every_rank(ranks):
     ranks(3).run(refused_roles)
-
-
-def late_errors(world):
-    module = nn.Linear(2, 2)
-    module.bias.requires_grad_(False)
-    if world.rank == 0:
-        Server(module, OPTIMIZERS["SGD"], split_roles(1))
-        return
-    worker = Worker(module, split_roles(1))
-    module.bias.requires_grad_(True)
-    module(torch.ones(1, 2)).sum().backward()
-    with pytest.raises(RuntimeError, match="bias was frozen when the Worker was made"):
-        worker.push()
-    module.bias.grad = None
-    module.weight.grad = torch.eye(2).to_sparse()
-    with pytest.raises(ValueError, match="the gradient of weight is sparse"):
-        worker.push()
-
-
-def test_gradients_that_no_server_waits_for_are_refused(ranks):
-    ranks(2).run(late_errors)
 
 
 def test_a_lost_push_is_named_in_time(ranks):

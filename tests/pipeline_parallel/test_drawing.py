@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 
-import pytest
 from matplotlib.colors import to_rgb
 
-from minitrain.comm.timeline import Span
 from minitrain.pipeline_parallel.full import drawing
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
-    interleaved,
     one_f_one_b,
     pipedream,
     two_buffered,
     zero_bubble_h1,
-    zero_bubble_v,
 )
 
 
@@ -51,39 +47,6 @@ def test_a_bar_for_each_action_where_it_is():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
     assert (axes.get_title(), axes.get_xlabel()) == ("a title", "ms (number: micro-batch)")
     assert sorted(text.get_text() for text in axes.texts) == sorted("012" * 6)
-
-
-def test_the_way_of_a_micro_batch_from_rank_to_rank():
-    figure = drawing.draw(simulate(one_f_one_b(3, 4), 1, 1, 1), follow=1)
-    arrows = [(text.xyann, text.xy) for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
-    # Rank 2 does forward 0 at 2 and backward 0 until 5, so forward 1 waits there for two seconds.
-    assert arrows == [((2, 0), (2, 1)), ((3, 1), (5, 2)), ((8, 2), (8, 1)), ((10, 1), (10, 0))]
-
-
-def test_chunks_differ_in_lightness_and_by_letter():
-    figure = drawing.draw(simulate(interleaved(2, 2, 2), 1, 1, 1))
-    assert {text.get_text() for text in figure.axes[0].texts} == {"0a", "0b", "1a", "1b"}
-    assert "letter: chunk" in figure.axes[0].get_xlabel()
-    assert len({look for *_, look, _ in bars(figure)}) == 2 * 2  # kinds, chunks
-    many = drawing.draw(simulate(one_f_one_b(2, 200), 1, 1, 1))
-    assert len(bars(many)) == 2 * 2 * 200 and not many.axes[0].texts, "numbers that do not fit are left out"
-
-
-def test_a_run_is_drawn_like_a_timetable():
-    timetable = simulate(zero_bubble_v(2, 3), 1, 1, 1)
-    later = [
-        Span(rank, "compute", "any", str(action), start + 5, end + 5)
-        for rank, row in enumerate(timetable.slots)
-        for action, start, end in row
-    ]
-    later.append(Span(0, "send", "send", "to 1", 6, 7))
-    assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
-    assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
-    first, second = drawing.draw_run(later, timetable.schedule, until=20, lines=2).axes
-    assert [axes.get_xlim() for axes in (first, second)] == [(0, 10), (10, 20)]
-    assert len(first.texts) + len(second.texts) == sum(map(len, timetable.slots)), "each number is written in one line"
-    with pytest.raises(ValueError, match="spans: no label is an action"):
-        drawing.draw_run([later[-1]], timetable.schedule)
 
 
 def test_json_by_hand():

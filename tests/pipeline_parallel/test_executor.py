@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from fractions import Fraction
 from functools import partial
 
@@ -13,19 +12,15 @@ from torch import nn
 from minitrain.comm import Ledger, VirtualClock
 from minitrain.comm.timeline import Timeline
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of, not_as_simulated
-from minitrain.lessons.pipeline_parallel.small import Observed
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import mail
 from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Schedule
-from minitrain.pipeline_parallel.full.checks import inputs_of
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.nccl_order import in_common_order
-from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
     SCHEDULES,
     gpipe,
-    interleaved,
     naive,
     one_f_one_b,
     pipedream,
@@ -133,25 +128,6 @@ def test_real_messages_take_the_time_that_the_simulator_says(ranks, size):
     ranks(size).run(on_the_clock)
 
 
-def most_held(world):
-    torch.set_num_threads(1)
-    for schedule in schedules(world.size):
-        model = gpt(schedule.stages)
-        observed = [Observed(stage) for stage in stages_of(model, schedule, world.rank)[0]]
-        for each in observed:
-            each.graphs = observed[0].graphs
-        Pipeline(observed, schedule, model.loss).step(*tokens(schedule.microbatches))
-        most = max(each.most for each in observed)
-        assert not observed[0].graphs
-        # The graph is released by B or I; a timetable says how many there are then at most.
-        allowed = simulate(schedule, 1, 1, 1).peak_in_flight(world.rank, rest=0)
-        assert most == allowed, f"{schedule.name}: {most} graphs instead of {allowed}"
-
-
-def test_as_many_graphs_are_alive_as_the_timetable_says(ranks):
-    ranks(3).run(most_held)
-
-
 def noted(verb, calls, ends, tensor, peer, group):
     calls.append(ends(peer))
     return verb(tensor, peer, group)
@@ -176,26 +152,6 @@ def as_nccl_needs(world):
 @pytest.mark.parametrize("size", (2, 4))
 def test_one_order_for_all_messages(ranks, size):
     ranks(size).run(as_nccl_needs)
-
-
-def early(world):
-    """While an action computes, the receives of the next two are posted, as far as their shapes are known."""
-    schedule = one_f_one_b(world.size, 4)
-    posted = {}
-
-    def look(action):
-        posted[action] = list(pipeline._mail._arriving)
-        return nullcontext()
-
-    pipeline = Pipeline([nn.Linear(2, 2)], schedule, lambda x, target: x.sum(), watch=look)
-    pipeline.step([torch.ones(1, 2)] * 4, [None] * 4)
-    return {str(action): [str(message.made) for message in messages] for action, messages in posted.items()}
-
-
-def test_receives_are_posted_early(ranks):
-    first, last = ranks(2).run(early)
-    assert first["0F1"] == ["1B0"] and first["0B0"] == ["1B1"] and first["0B3"] == []
-    assert last["1F0"] == last["1B0"] == ["0F1", "0F2"] and last["1F1"] == ["0F2", "0F3"] and last["1F3"] == []
 
 
 def refusals(world):
@@ -274,20 +230,3 @@ def test_a_rank_that_fails_in_the_middle_ends_the_step_on_all(ranks, stage, word
     with pytest.raises(RanksError, match=words) as caught:  # rather than words of the time limit
         ranks(3).run(run_into, stage)
     assert sorted(caught.value.failures) == [0, 1, 2]
-
-
-def no_tensor(world):
-    for nothing, words in ((None, "NoneType"), ((), "an empty tuple"), ((torch.ones(1), 3), "int")):
-        stages, x = [Stops(nothing), nn.Linear(4, 4)], torch.ones(2, 4)
-        with pytest.raises(
-            ValueError, match=f"stage 0 returned {words} for micro-batch 0; return a tensor, or a tuple"
-        ):
-            Pipeline(stages, interleaved(1, 1, 2), nn.MSELoss()).step([x], [x])
-    with pytest.raises(ValueError, match=r"loss returned a tensor of shape \(2, 4\) for micro-batch 0"):
-        Pipeline([nn.Linear(4, 4)], gpipe(1, 1), nn.MSELoss(reduction="none")).step([x], [x])
-    with pytest.raises(ValueError, match=r"inputs\[1\] is a tuple; bring a tensor, or a tuple of tensors"):
-        inputs_of(1, (x, None))
-
-
-def test_what_is_no_tensor_is_refused(ranks):
-    ranks(1).run(no_tensor)

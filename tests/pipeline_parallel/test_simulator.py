@@ -13,7 +13,6 @@ from minitrain.costs import pipeline as costs
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
     Action,
-    Schedule,
     gpipe,
     interleaved,
     naive,
@@ -135,15 +134,3 @@ def test_in_flight_by_hand():
     split = simulate(zero_bubble_h1(2, 2), 1, 1, 1)
     assert split.in_flight(1, 10, 4) == [(1, 10), (3, 4), (3, 14), (5, 8), (6, 4), (7, 0)]
     assert split.in_flight(1, rest=0) == [(1, 1), (3, 0), (3, 1), (5, 0), (6, 0), (7, 0)]
-
-
-@pytest.mark.parametrize(
-    ("costs", "said"),
-    [({"backward": [1, 2, 3]}, "backward has 3 costs for 2 stages"), ({"message": -0.5}, "message=-0.5 is negative")],
-)
-def test_bad_costs(costs, said):
-    with pytest.raises(ValueError, match=said):
-        simulate(gpipe(2, 2), **{"forward": 1, "backward": 1, "weight": 1} | costs)
-    actions = ((Action(0, "F", 0), Action(0, "B", 0)), (Action(1, "B", 0), Action(1, "F", 0)))
-    with pytest.raises(ValueError, match="1B0 comes before 1F0"):
-        simulate(Schedule("mine", 1, actions, (0, 1)), 1, 1, 1)

@@ -14,7 +14,6 @@ import pytest
 from minitrain.composition.presets import Preset
 from minitrain.composition.settings import Layout, Model, Steps, check_trained, problem
 from minitrain.costs import composition as costs
-from minitrain.costs.roofline import Machine
 from minitrain.planning.full import command, plan_time, proposals
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.trainer import command as trainer
@@ -83,13 +82,6 @@ def test_json_agrees_with_the_table(capsys):
     assert printed == shlex.split(best["command"])
 
 
-def test_the_picture_is_the_same_twice(capsys, tmp_path):
-    for name in ("a.svg", "b.svg"):
-        assert run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--figure", str(tmp_path / name))[0] == 0
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
-
-
 def test_notes_on_uneven_layers():
     found = proposals.judge(Model("175b"), Layout(2, 64, 8, True, microbatches=768), Steps(batch=1536), cluster())
     said = command.notes(command.Command(gpus=1024), cluster(), [found])
@@ -98,14 +90,6 @@ def test_notes_on_uneven_layers():
 
 def cluster(**given):
     return command.Command(**given).cluster
-
-
-def test_a_gpu_of_one_s_own():
-    own = cluster(gpu="mine", flops=100e12, memory=32e9, bandwidth=1e12, link=50e9, network=10e9, per_node=4)
-    assert own.machine == Machine("mine", flops=100e12, memory=1e12, size=32e9, link=50e9, network=10e9)
-    assert own.per_node == 4
-    assert cluster(gpu="A100-80").machine.name == "A100 80 GB"
-    assert cluster(gpu="h100", network=25e9).machine == cluster(gpu="h100").machine._replace(network=25e9)
 
 
 @pytest.mark.parametrize(
@@ -129,26 +113,6 @@ def test_what_is_refused(capsys, arguments, message):
     assert message in error
 
 
-@pytest.mark.slow("searches for a model of 10¹² parameters three times")
-def test_what_is_missing_where_nothing_fits():
-    ran = [sys.executable, "-m", "minitrain.plan", "--preset", "1t", "--gpus", "16"]
-    error = subprocess.run(ran, capture_output=True, text=True, timeout=100, check=False).stderr
-    assert error.startswith("no layout of 16 GPUs fits: dp2×tp8 needs least (ZeRO 3, recompute full")
-    # 16 bytes for each of 10¹² parameters, over 16 ranks, are a thousand GB.
-    assert "still holds 1,0" in error and "GB on rank 0, where 72.0 of a GPU's 80 GB can be used" in error
-    assert "GB are missing; the nearest that fits are 256 of these GPUs" in error
-    assert " 1 " in started("--preset", "1t", "--gpus", "256", "--top", "1")  # as it says
-
-
-@pytest.mark.slow("trains in three layouts")
-def test_trying_the_best(capsys):
-    arguments = ["--preset", "tiny", "--gpus", "2", "--batch", "4", "--dtype", "float32", "--layers", "2", "--measure"]
-    status, shown, _ = run(capsys, *arguments)
-    assert status == 0
-    said = [line.split() for line in shown.splitlines() if "Measured here: " in line]
-    assert len(said) == 3 and "dp2" in [words[3] for words in said]
-
-
 @pytest.mark.parametrize("preset", get_args(Preset))
 def test_every_preset_can_be_planned(preset):
     """The stages together have the model's parameters, and a second copy of a tied table."""
@@ -160,8 +124,3 @@ def test_every_preset_can_be_planned(preset):
     assert refused is None if preset not in ("xl", "deepseek-v3") else refused  # 25 heads, and latent attention
     with nullcontext() if preset != "deepseek-v3" else pytest.raises(ValueError, match="can be planne"):
         check_trained(model)
-
-
-def test_a_model_is_the_same_when_its_options_are_read():
-    model = Model("8b", layers=2, tied=True, qk_norm=True, biases="qkv", norm_eps=1e-6)
-    assert trainer.read(proposals.options(model, Layout(), Steps())).model == model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,24 +27,3 @@ def test_the_best_wins_when_scores_do_not_change(scores, eta, more):
 
 def test_equals_keep_their_order():
     assert successive_halving("abcd", lambda *_: 0.0, 8)[0] == "a"
-
-
-def test_a_single_candidate_is_not_tried():
-    assert successive_halving(["only"], lambda *_: 1 / 0, 0) == ("only", [])
-
-
-def no_run(*_):
-    raise RuntimeError("nothing may be tried")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], no_run, 5), "there are no candidates; give at least one"),
-        (([1, 2], no_run, 5, 1), "eta=1 must be at least 2"),
-        ((range(5), no_run, 14), "budget=14 is too small for 5 candidates; use at least 15 steps"),
-    ],
-)
-def test_bad_input(arguments, message):
-    with pytest.raises(AssertionError, match=message):
-        successive_halving(*arguments)

@@ -43,9 +43,3 @@ def test_the_first_two_steps_are_not_counted(trainer):
     for words, axis in zip(started, ("--dp", "--tp"), strict=True):
         given = {word: then for word, then in zip(words, words[1:], strict=False)}
         assert [given[name] for name in (axis, "--ranks", "--steps", "--batch")] == ["2", "2", "5", "6"]
-
-
-def test_a_training_that_fails_is_told_in_its_last_words(trainer):
-    trainer(fails="Traceback\nno memory\n")
-    with pytest.raises(ValueError, match="measure: .* did not run: no memory"):
-        measure.tokens_per_second(Model("tiny"), Layout(), STEPS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -12,10 +11,7 @@ import torch
 
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.memory import optimizer_states, storage_bytes
-from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
-from minitrain.context_parallel.full import places
-from minitrain.costs import pipeline
-from minitrain.costs.memory import ROOM
+from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.schedules import SCHEDULES
@@ -160,30 +156,6 @@ def test_activations_are_predicted_to_the_byte(ranks, layout):
         assert set(ranks(settings.layout.ranks).run(kept, settings)) == {expected}
 
 
-def test_activations_follow_the_schedule():
-    def peaks(**options):
-        layout, steps = Layout(pp=4, microbatches=8, **options), Steps(batch=8)
-        model = replace(SMALL, layers=8)
-        return [predict(model, layout, steps, Coordinate(rank)).held["activations"] for rank in range(4)]
-
-    one, everything = peaks(), peaks(schedule="gpipe")
-    middle = one[2] / pipeline.one_f_one_b_in_flight(4, 8, 2)
-    assert one[1] == middle * pipeline.one_f_one_b_in_flight(4, 8, 1)
-    assert everything[1] == middle * pipeline.gpipe_in_flight(8)
-    assert peaks(schedule="zb-h1")[1:3] == [4 * middle] * 2  # p on each rank (Qi et al. 2023, §2.3)
-
-
-@pytest.mark.parametrize("schedule", ("naive", "gpipe", "1f1b", "interleaved"))
-def test_equal_stages_have_the_bubble_of_the_formula(schedule):
-    # The head has half a per cent of a layer's operations.
-    model = replace(SMALL, layers=8, hidden=4096, vocabulary=256)
-    layout = Layout(pp=4, microbatches=8, schedule=schedule)
-    found = plan_time.bubble(model, layout, Steps(batch=8))
-    assert found.equal is not None
-    assert found.over_ideal == pytest.approx(float(found.equal), rel=0.02)
-    assert found.idle == pytest.approx(float(found.equal / (1 + found.equal)), rel=0.02)
-
-
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_long_schedules_are_simulated_in_part(schedule, monkeypatch):
     model, steps = replace(SMALL, layers=9), Steps(batch=96)
@@ -192,22 +164,6 @@ def test_long_schedules_are_simulated_in_part(schedule, monkeypatch):
     monkeypatch.setattr(plan_time, "_SIMULATED", 0)
     plan_time._bubble.cache_clear()
     assert plan_time.bubble(model, layout, steps) == whole
-
-
-def test_gpt_3_over_64_stages():
-    found, steps = {}, Steps(batch=128)
-    for stages in (48, 64):
-        layout = Layout(pp=stages, tp=8, microbatches=128)
-        found[stages] = plan_time.bubble(GPT3, layout, steps)
-        last = [predict(GPT3, layout, steps, Coordinate(rank)).layers for rank in (0, 31, 32, stages - 1)]
-        assert last == [(2,), (2,), (96 // stages,), (96 // stages,)]
-    # Of 48 stages the busiest has the head, V/(12h + 2s) of a layer, beside two layers; of 64 it has two layers.
-    head = 50257 / (12 * 12288 + 2 * 2048)
-    assert found[48].ideal / found[64].ideal == pytest.approx((2 + head) / 2, rel=1e-3)
-    assert (found[48].slowest, found[64].slowest) == (47, 0)
-    waste = {stages: 1 - sum(each.work) / (stages * each.ideal) for stages, each in found.items()}
-    assert waste[64] == pytest.approx(1 - (96 + head) / 128, rel=1e-3)
-    assert waste[48] == pytest.approx(1 - (96 + head) / (48 * (2 + head)), rel=1e-3)
 
 
 def test_work_of_gpt_3():
@@ -227,23 +183,6 @@ def test_work_of_gpt_3():
     )  # but for padding
 
 
-@pytest.mark.parametrize("cp", (1, 2, 3))
-@pytest.mark.parametrize("mode", MODES)
-def test_the_busiest_context_parallel_rank(mode, cp):
-    """Its share of attention's core is that of the mask's area: a token at position p sees p + ½ of the keys."""
-    model, steps, seq = replace(SMALL, heads=6, hidden=24), Steps(batch=2), SMALL.positions
-    layout = Layout(cp=cp, cp_mode=mode)
-    assert problem(model, layout, steps) is None
-    every = [range(seq)] if mode == "ulysses" else [places.held(mode, seq, rank, cp).tolist() for rank in range(cp)]
-    area = Fraction(max(sum(2 * position + 1 for position in each) for each in every), seq**2)
-    if mode == "ulysses":
-        area /= cp  # all tokens, of some heads
-    (one,), (found,) = (plan_time.busy(each, plan_time.stage_times(model, each, steps)) for each in (Layout(), layout))
-    core = 4 * 3 * 2 * seq**2 * 24 * 3  # Narayanan et al. 2021, appendix: 4bs²h of each layer, three times
-    assert found == (one - core) / cp + core * area
-    assert plan_time.most_utilization(model, layout, steps) == pytest.approx(one / (cp * found))
-
-
 def test_coordinates_count_tp_fastest():
     layout = Layout(dp=2, pp=3, tp=4)
     every = [plan.coordinate(layout, rank) for rank in range(24)]
@@ -252,31 +191,6 @@ def test_coordinates_count_tp_fastest():
     assert len(set(every)) == 24
     every = [plan.coordinate(replace(layout, cp=2), rank) for rank in range(48)]
     assert [every[number] for number in (3, 4, 8)] == [Coordinate(tp=3), Coordinate(cp=1), Coordinate(dp=1)]
-
-
-def test_mistakes_are_named():
-    layout = Layout(dp=2)
-    with pytest.raises(ValueError, match="rank=2 is none of 2 ranks; use 0 to 1"):
-        predict(SMALL, layout, Steps(batch=8), 2)
-    with pytest.raises(ValueError, match="pp=1 is no place on an axis of 1 ranks"):
-        predict(SMALL, layout, Steps(batch=8), Coordinate(pp=1))
-    with pytest.raises(ValueError, match="utilization=2 at most 1"):
-        plan_tables.show(Settings(SMALL, layout, Steps(batch=8)), utilization=2)
-
-
-def test_what_is_shown(capsys):
-    layout = Layout(pp=64, tp=8, microbatches=64, zero=1, schedule="zb-h1")
-    plan_tables.show(Settings(GPT3, layout, Steps(batch=64)), tokens=300e9, flops=312e12)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "174,604,259,328 parameters" in shown and "512 ranks, pp64×tp8" in shown
-    assert "32 have 2, the others 1. The busiest of 48 stages would work 1.17 times as long, on 0.75 times" in shown
-    assert "… " in shown and " 31 2 " in shown and " 32 1 " in shown  # both sides of where layers change
-    assert "W is empty" in shown
-    assert f"leaves {100 * ROOM:.3g} % of a GPU free" in shown
-    plan_tables.show(Settings(replace(SMALL, experts=4, dropout=0.1), Layout(dp=2, ep=2, tp=2), Steps(batch=8)))
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "attention is written out" in shown
-    assert "tokens to experts and back all_to_all" in shown
 
 
 def test_stages_that_are_alike_share_a_line():

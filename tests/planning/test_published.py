@@ -12,11 +12,10 @@ from minitrain.comm.pictures import save_figure
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition
 from minitrain.costs import composition_work as work
-from minitrain.costs.fabric import Fabric
 from minitrain.costs.roofline import MACHINES
 from minitrain.planning.full import plan_time, published
 from minitrain.planning.full.published import CONSTANTS, RUNS
-from minitrain.planning.full.time_model import alone, fitted, step_time
+from minitrain.planning.full.time_model import fitted, step_time
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
 LINES = list(csv.DictReader(RUNS.open(encoding="utf-8")))
@@ -130,12 +129,3 @@ def test_tensor_parallelism_fills_a_node():
             for pp, tp in ((2, 32), (4, 16), (8, 8), (16, 4), (32, 2))
         }
         assert seconds[8, 8] <= least * min(seconds.values())
-
-
-def test_strong_scaling_is_what_chapter_14_says():
-    few, many = runs()[256], runs()[257]
-    one = alone(few.model, few.steps, fitted(few.machine, Fabric(few.per_node)))
-    assert [f"{one / run.layout.ranks / run.seconds:.0%} on {run.layout.ranks}" for run in (few, many)] == [
-        "73% on 96",
-        "65% on 4608",
-    ]

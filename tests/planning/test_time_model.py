@@ -55,14 +55,6 @@ def test_stage_three_hides_its_gathers_from_as_many_tokens_as_chapter_three_says
     assert (found.exposed == 0) == hidden
 
 
-def test_stages_send_as_often_as_they_gather():
-    zero, one, two, three = (
-        step_time(MODEL, Layout(dp=64, zero=stage, microbatches=32), BATCH, SWIFT) for stage in (0, 1, 2, 3)
-    )
-    sent = [each.hidden + each.exposed for each in (zero, one, two, three)]
-    assert sent == pytest.approx([sent[0], sent[0], 33 / 2 * sent[0], 3 * 32 / 2 * sent[0]], rel=1e-6)
-
-
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2)])
 def test_a_pipeline_idles_for_its_bubble(schedule, chunks):
     layout = Layout(pp=8, dp=8, microbatches=64, schedule=schedule, chunks=chunks)
@@ -97,15 +89,6 @@ def test_a_group_that_leaves_its_node_sends_over_its_cards():
     one, eight = (step_time(MODEL, Layout(dp=64, tp=tp), BATCH, SWIFT) for tp in (1, 8))
     # With tp 8 a rank holds an eighth of the parameters, and its data-parallel group has one card a node, not eight.
     assert one.hidden + one.exposed == pytest.approx(eight.hidden, rel=0.01)
-
-
-def test_a_long_ring_waits_even_for_few_bytes():
-    seconds = {dp: step_time(MODEL, Layout(dp=dp), BATCH, CLUSTER) for dp in (512, 2048)}
-    sent = {dp: each.hidden + each.exposed for dp, each in seconds.items()}
-    # Fourteen and four all-reduces, two rings each: 2 (448 · 3 + 63 · 10) µs and 2 (1792 · 3 + 255 · 10) µs.
-    waits = {512: 14 * 2 * (448 * 3e-6 + 63 * 10e-6), 2048: 4 * 2 * (1792 * 3e-6 + 255 * 10e-6)}
-    bytes_ = {dp: 2 * (dp - 1) / dp * 2 * composition.model_parameters(SEVEN_BILLION) / (0.8 * 400e9) for dp in sent}
-    assert sent == pytest.approx({dp: waits[dp] + bytes_[dp] for dp in sent}, rel=1e-3)
 
 
 def test_what_is_fitted_takes_time():

@@ -109,30 +109,6 @@ def test_a_scene(ranks, fresh, name):
             assert last["sent"] == found["formulas"][rank][1]
 
 
-def test_the_ring_waits_for_its_neighbor(ranks):
-    """Of each exchange a rank has the left neighbor's numbers, and none before they have come."""
-    found = committed("collectives.ring")
-    for rank, events in enumerate(found["ranks"]):
-        for state in states(events):
-            if state["kind"] == "waits":
-                assert state["peer"] == (rank - 1) % 4
-            if state["kind"] == "arrives":
-                assert cells(state["into"], state["memory"]) == state["got"]
-
-
-def test_memory_of_zero_3_is_empty_between_blocks():
-    for events in committed("zero.stage3")["ranks"]:
-        told = states(events)
-        held = [sum("freed" not in state["shown"][f"block {number}"] for number in range(3)) for state in told]
-        assert held[0] == held[-1] == 0 and max(held) == 2
-
-
-def test_a_pipeline_holds_what_the_formula_says():
-    for name, most in (("gpipe", [4, 4, 4]), ("one_f_one_b", [3, 2, 1])):
-        told = [states(events) for events in committed(f"pipeline_parallel.{name}")["ranks"]]
-        assert [max(len(state["names"].get("held") or []) for state in each) for each in told] == most
-
-
 # Who waits for whom at the end: the rank, and the other of its message, or the ranks that have not come.
 WAITS = {
     "deadlock": {0: [1], 1: [0]},
@@ -202,11 +178,6 @@ def test_memory_that_is_back_holds_nothing_yet():
     assert memory.cells(0, []) == [None] * 4
     tensor.fill_(7)
     assert memory.cells(0, []) == [7] * 4
-
-
-def test_numbers_that_are_too_many_are_told_by_their_shape():
-    memory, large = Memory(), torch.ones(97)
-    assert memory.told(large) == {"storage": 0, "shape": [97]} and memory.cells(0, []) == "many"
 
 
 def test_what_explains_a_line():

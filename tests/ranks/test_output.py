@@ -22,11 +22,6 @@ def test_equal_texts_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(3, printed, capsys) == ["[all ranks] same", "[rank 0,2] even", "[rank 1] odd"]
 
 
-def test_a_rank_that_prints_more_does_not_shift_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = [(0, "only me", 1), (0, "x", 2), (0, "y", 3), (1, "x", 2), (1, "z", 5), (1, "y", 3)]
-    assert shown(2, printed, capsys) == ["[rank 0] only me", "[all ranks] x", "[rank 1] z", "[all ranks] y"]
-
-
 def test_a_long_cell_streams(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(output.time, "monotonic", lambda: now)

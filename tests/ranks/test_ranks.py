@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +22,6 @@ import torch.distributed as dist
 from minitrain.comm import World
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import Failure, report
-from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.processes import Processes
 from minitrain.ranks.ranks import RanksError, RanksStopped
 from tests.processes import alive, becomes
@@ -50,12 +47,6 @@ def test_expressions(three: Ranks) -> None:
     assert three["size, world.size, world.rank"] == [(3, 3, rank) for rank in range(3)]
     with pytest.raises(RanksError, match="SyntaxError"):
         three["mine ="]
-
-
-@pytest.mark.parametrize(("arguments", "says"), [({"n": 0}, "n=0"), ({"n": 2, "timeout": 0.0}, "timeout=0")])
-def test_arguments_that_cannot_be(arguments: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Ranks(**arguments)
 
 
 @dataclass
@@ -104,33 +95,6 @@ def prepare(world: World) -> None:
 
 
 # Output
-
-
-def announce(world: World, seen: str) -> bool:
-    """Say something, and go on when the parent has shown it."""
-    print("rank 0 speaks" if world.rank == 0 else "another speaks")
-    return becomes(lambda: Path(seen).exists()) if world.rank == 0 else True
-
-
-def test_run_streams_while_it_runs(three: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Screen(io.StringIO):
-        encoding = "utf-8"
-
-        def write(self, text: str) -> int:
-            super().write(text)
-            if "rank 0 speaks\n" in self.getvalue():
-                (tmp_path / "seen").touch()
-            return len(text)
-
-        def isatty(self) -> bool:
-            return True
-
-    screen = Screen()
-    monkeypatch.setattr(sys, "stdout", screen)
-    assert three.run(announce, str(tmp_path / "seen")) == [True, True, True]
-    said = sorted(screen.getvalue().splitlines())
-    assert said == ["[rank 1] another speaks", "[rank 2] another speaks", "rank 0 speaks"]
-    assert three["__import__('sys').stdout.isatty()"] == [True, False, False]  # rank 0 may draw progress bars
 
 
 def test_what_is_shown_of_a_cell(three: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,13 +265,6 @@ def test_sigterm_is_for_the_program(three: Ranks) -> None:
     assert three["__import__('os').getpid(), __import__('os').getppid()"] == before
 
 
-def test_a_rank_dies_between_calls(three: Ranks) -> None:
-    os.kill(three["__import__('os').getpid()"][2], signal.SIGKILL)
-    with pytest.raises(RanksError, match="rank 2 died: ended by signal SIGKILL"):
-        three.run(scaled, torch.ones(1))
-    assert three["rank"] == [0, 1, 2]
-
-
 # Nothing stays behind, nothing listens
 
 
@@ -339,57 +296,3 @@ def test_ranks_end(how: str) -> None:
         del started
         gc.collect()
     assert becomes(lambda: not any(alive(pid) for pid in pids)) and not folder.exists()
-
-
-SCRIPT = """
-print("the main program runs")
-from minitrain.ranks.ranks import Ranks
-
-def here(world):
-    return world.rank
-
-ranks = Ranks(2, device="cpu", timeout=1000, check=False)  # these wait inside gloo
-try:
-    ranks.run(here)
-except ValueError as error:
-    print(error)
-import os
-pids = ranks["__import__('os').getpid(), __import__('os').getppid()"]  # the parent of a rank is the forkserver
-print("pids", os.getpid(), *{pid for pair in pids for pid in pair}, ranks._processes.folder, flush=True)
-ranks.execute("dist.recv(torch.zeros(1), 1 - rank)")
-"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
-    """A program with ranks of its own; begun first, since it imports torch in a forkserver of its own."""
-    folder = tmp_path_factory.mktemp("script")
-    (folder / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "script.py"]
-    started = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    yield started
-    started.kill()
-    started.communicate()
-
-
-def test_a_killed_program_leaves_nothing(script: subprocess.Popen) -> None:
-    """A script without a guard runs once, says what it cannot send, and takes its ranks along when it is killed."""
-    assert script.stdout is not None
-    lines = [script.stdout.readline() for _ in range(3)]
-    assert lines[0] == "the main program runs\n"
-    assert "'here' is defined in the main program" in lines[1] and "%%ranks" in lines[1]
-    _, *pids, folder = lines[2].split()
-    assert len(pids) == 4 and all(alive(int(pid)) for pid in pids)
-    os.killpg(script.pid, signal.SIGKILL)  # the whole group, as Jupyter does with a kernel's
-    script.wait()
-    assert becomes(lambda: not any(alive(int(pid)) for pid in pids))
-    assert not Path(folder).exists()
-
-
-def test_where_processes_cannot_be_forked_it_says_what_would_do(monkeypatch):
-    monkeypatch.delattr(os, "fork")  # as on Windows
-    with pytest.raises(RanksError, match="ranks are forked, .* on Windows run this in WSL: https://"):
-        Forkserver()

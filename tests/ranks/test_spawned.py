@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from minitrain.ranks import Ranks, processes
-from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import RanksError
 
 pytestmark = pytest.mark.slow("each rank imports torch")
@@ -48,9 +47,3 @@ def test_errors_and_deadlocks_are_reported(two):
         two.execute("dist.recv(torch.zeros(1), 1 - rank)", name="<cell 0>")  # after the error ranks start again
     two.execute("x = rank")
     assert two["x"] == [0, 1], "they are there again"
-
-
-def test_an_unknown_way_is_refused(monkeypatch):
-    monkeypatch.setenv("MINITRAIN_START", "thread")
-    with pytest.raises(ValueError, match="MINITRAIN_START='thread' is no way to start ranks; use 'fork' or 'spawn'"):
-        Forkserver()

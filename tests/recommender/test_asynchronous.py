@@ -42,13 +42,3 @@ def test_one_devices_numbers_with_empty_batches_and_more_staleness_than_steps(ra
     found = ranks(2).run(trained, staleness)
     rows, dense = on_one_device(staleness)
     assert found[0][0] + found[1][0] == rows and found[0][1] == found[1][1] == dense
-
-
-def lost(world):
-    table = AsynchronousTable(torch.zeros(4, 2), 0.5, 1)
-    train(table, [torch.tensor([9])], lambda _, rows: rows.sum().backward(), torch.optim.SGD([torch.zeros(1)], 1.0))
-
-
-def test_an_id_that_no_rank_keeps_is_an_error_of_the_rank_and_not_of_the_thread_alone(ranks):
-    with pytest.raises(RuntimeError, match="sizes|split"):
-        ranks(1).run(lost)

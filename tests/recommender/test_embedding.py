@@ -56,29 +56,6 @@ def test_nan_gradients_are_refused_and_counted(ranks):
     assert torch.equal(rows, before - torch.tensor([[0.0], [2.0], [0.0]]))
 
 
-def mixed(world):
-    """Worker 1 learns in a step in which worker 2 only looks."""
-    roles = split_roles(1)
-    if roles.serves:
-        server = EmbeddingServer({"t": Table(1, SGD(1.0))}, roles)
-        server.serve(1)
-        return server.tables["t"].lookup(torch.tensor([1]))
-    worker = EmbeddingWorker(roles, {"t": 1})
-    with torch.set_grad_enabled(world.rank == 1):
-        rows = worker.lookup({"t": [1]})["t"]
-    if world.rank == 1:
-        rows.sum().backward()
-        worker.push()
-    with pytest.raises(RuntimeError, match=r"push\(\) needs a lookup\(\)"):
-        worker.push()
-    return rows
-
-
-def test_who_only_looks_counts_as_zeros(ranks):
-    after, _, before = ranks(3).run(mixed)
-    assert torch.equal(after, before - 0.5)
-
-
 def fails(world, case):
     """The error that a wrong question gives here; afterwards the same tables still answer."""
     roles = split_roles(1)
@@ -114,10 +91,8 @@ def test_ids_that_cannot_be_are_an_error_on_every_rank(ranks, case):
 
 def disagree(world, kind):
     roles = split_roles(2)
-    tables = {"t": Table(3 if kind == "dimension" and world.rank == 1 else 2, SGD(), world.rank * (kind == "seed"))}
+    tables = {"t": Table(3 if kind == "dimension" and world.rank == 1 else 2, SGD())}
     dimensions = {"t": 5} if kind == "worker" and world.rank == 2 else {"t": 2}
-    if kind == "none":
-        tables, dimensions = {}, {}
     with pytest.raises(ValueError) as caught:
         if world.rank < (3 if kind == "role" else 2):
             EmbeddingServer(tables, roles)
@@ -130,10 +105,8 @@ def disagree(world, kind):
     ("kind", "message"),
     [
         ("dimension", "rank 1, a server, has"),
-        ("seed", "rank 1, a server, has"),
         ("worker", "rank 2, a worker, has"),
         ("role", "rank 2 is a worker and made an EmbeddingServer"),
-        ("none", "tables: there is none"),
     ],
 )
 def test_tables_that_differ_are_an_error_on_every_rank(ranks, kind, message):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.lessons.recommender.click import python_owner
-from minitrain.recommender.hashing import GOLDEN, as_ids, mix, owner, start
+from minitrain.recommender.hashing import GOLDEN, as_ids, mix, owner
 
 KEYS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30)
 
@@ -23,23 +23,6 @@ def test_mix_is_splitmix64():
 @given(KEYS, st.integers(1, 9))
 def test_owner_is_that_of_unlimited_integers(keys, servers):
     assert owner(torch.tensor(keys), servers).tolist() == [python_owner(key, servers) for key in keys]
-
-
-@pytest.mark.parametrize("step, servers", [(1, 3), (4096, 4)])
-def test_ids_with_a_pattern_spread_evenly(step, servers):
-    counts = owner(torch.arange(0, 12000 * step, step), servers).bincount(minlength=servers)
-    mean = 12000 / servers
-    assert (counts - mean).abs().max() < 6 * (mean * (1 - 1 / servers)) ** 0.5
-
-
-def test_a_row_is_a_function_of_seed_and_id_alone():
-    ids = torch.tensor([5, -7, 2**62, 0])
-    rows = start(ids, 3, 6, 0.5)
-    assert torch.equal(start(ids.flip(0), 3, 6, 0.5).flip(0), rows)
-    assert torch.equal(start(ids[1:2], 3, 6, 0.5)[0], rows[1])
-    assert torch.equal(start(ids, 3, 4, 0.5), rows[:, :4])
-    assert not torch.equal(start(ids, 4, 6, 0.5), rows)
-    assert start(ids[:0], 3, 6, 0.5).shape == (0, 6)
 
 
 def test_whatever_holds_64_bits_is_an_id():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from minitrain.comm import Ledger
-from minitrain.comm.control import gather_objects
 from minitrain.recommender.hybrid import HybridTables
 from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
@@ -20,28 +17,6 @@ KEYS = torch.tensor([0, 1, -1, 7, 2**63 - 1, -(2**63), 123456789012345, 5])
 
 def shards(rule):
     return {name: Table(dimension, rule, seed=dimension, scale=1.0) for name, dimension in DIMENSIONS.items()}
-
-
-def contents(tables):
-    """All rows of one table, from all ranks, by id."""
-    ids, rows = tables.contents()
-    everyone = gather_objects(dict(zip(ids.tolist(), rows.tolist(), strict=True)))
-    together = {key: row for theirs in everyone for key, row in theirs.items()}
-    assert len(together) == sum(len(theirs) for theirs in everyone), "an id lives with one rank"
-    return together
-
-
-def nothing_anywhere(world):
-    tables = HybridTables(shards(SGD()))
-    rows = tables.lookup({name: torch.empty(0, 2, dtype=torch.int64) for name in DIMENSIONS})
-    assert {name: each.shape for name, each in rows.items()} == {"user": (0, 2, 3), "item": (0, 2, 2)}
-    torch.stack([each.sum() for each in rows.values()]).sum().backward()
-    tables.push()
-    return sum(len(table) for table in tables.tables.values())
-
-
-def test_empty_batches(ranks):
-    assert ranks(2).run(nothing_anywhere) == [0, 0]
 
 
 def looks_without_learning(world):
@@ -75,15 +50,6 @@ def bad(world):
         with pytest.raises(ValueError, match=r"rank 0: ids=\['user'\] must name each of the tables \['item', 'user'\]"):
             tables.lookup({"user": KEYS} if world.rank == 0 else good)
     assert not ledger.entries
-    dimension = 3 + world.rank
-    with pytest.raises(ValueError, match=r"table 'user' differs between ranks: dimension=3 .* on rank 0, dimension=4"):
-        HybridTables({"user": Table(dimension, SGD())})
-    with pytest.raises(ValueError, match="there is none"):
-        HybridTables({})
-    alone = cast(dist.ProcessGroup, dist.new_group([0]))
-    if world.rank == 1:  # the check of types at run time may come first
-        with pytest.raises(Exception, match=r"group: this rank \(1\) is not in it|parameter 'group'"):
-            HybridTables(shards(SGD()), alone)
     with pytest.raises(ValueError, match=r"rank 0: lookup\(\) came twice"):
         tables.lookup(good)
         tables.lookup(good)

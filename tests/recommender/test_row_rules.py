@@ -61,20 +61,6 @@ def test_adam_takes_each_rows_steps_as_torchs_adam_does_for_the_row_alone():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SGD(0.0), "SGD: lr=0.0"),
-        (lambda: Adagrad(eps=-1.0), "Adagrad: eps=-1.0"),
-        (lambda: RowWiseAdagrad(lr=float("nan")), "RowWiseAdagrad: lr=nan"),
-        (lambda: Adam(betas=(0.9, 1.0)), r"betas=\(0.9, 1.0\)"),
-    ],
-)
-def test_settings_that_cannot_be(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("rule", "states"), [(SGD(0.1), 0), (Adagrad(0.1), 7), (RowWiseAdagrad(0.1), 1), (Adam(0.1), 2 * 7 + 1)]
 )
 def test_bytes_of_a_row_and_its_states(rule, states):

@@ -28,25 +28,6 @@ def same(replica: Replica, table: Table) -> bool:
     return all(torch.equal(one, other) for one, other in zip(replica.contents(), table.contents(), strict=True))
 
 
-def test_a_replica_goes_through_all_versions(tmp_path: Path):
-    table = Table(3, SGD(0.5), seed=7)
-    publisher, replica = Publisher(table, tmp_path / "new"), Replica(tmp_path / "new")
-    assert replica.refresh() == -1
-    with pytest.raises(RuntimeError, match="had no version yet; publish one, then refresh"):
-        replica.lookup(torch.tensor([1]))
-    for version, ids in enumerate([(1, 2**62, -5), (1, 8), (), (9,)]):
-        if ids:
-            update(table, *ids)
-        publisher.publish(10 * version)
-        assert replica.refresh() == 10 * version == replica.version
-        assert same(replica, table) and len(replica) == len(table)
-    late = Replica(tmp_path / "new")
-    assert late.refresh() == 30 and same(late, table)
-    asked = torch.tensor([8, 77, 1])  # 77 is in no version
-    assert torch.equal(late.lookup(asked), table.lookup(asked))
-    assert torch.equal(late.lookup(asked)[1:2], start(asked[1:2], 7, 3, table.scale))
-
-
 def test_a_full_version_takes_the_place_of_all_others(tmp_path: Path):
     table = Table(2, Adam())
     publisher, behind = Publisher(table, tmp_path), Replica(tmp_path)
@@ -59,23 +40,6 @@ def test_a_full_version_takes_the_place_of_all_others(tmp_path: Path):
     publisher.publish(5, full=True)
     assert [path.name for path in tmp_path.iterdir()] == ["version-000000000005"]
     assert behind.refresh() == 5 and same(behind, table) and len(behind) == 1
-
-
-def test_a_version_that_went_back_is_refused_and_a_trainer_that_starts_again_writes_all(tmp_path: Path):
-    table = Table(2, SGD(1.0))
-    update(table, 1)
-    first = Publisher(table, tmp_path)
-    first.publish(7)
-    for version in (7, 3):
-        with pytest.raises(ValueError, match=rf"version={version} is not above 7, which is in .*; use 8"):
-            first.publish(version)
-    again = Table(2, SGD(1.0))
-    update(again, 5)
-    with pytest.raises(ValueError, match="version=6 is not above 7"):
-        Publisher(again, tmp_path).publish(6)
-    Publisher(again, tmp_path).publish(8)
-    replica = Replica(tmp_path)
-    assert replica.refresh() == 8 and same(replica, again)
 
 
 @pytest.mark.parametrize("place, torn", [(3, True), (110, True), (60, False), (-1, False)])

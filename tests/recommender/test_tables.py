@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from minitrain.recommender.hash_table import Index
 from minitrain.recommender.hashing import owner, start
-from minitrain.recommender.row_rules import SGD, Adagrad, Adam
-from minitrain.recommender.tables import Table, by_owner, sum_by_id
+from minitrain.recommender.row_rules import SGD, Adagrad
+from minitrain.recommender.tables import Table, by_owner
 
 KEYS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40)
 
@@ -72,27 +72,6 @@ def test_a_gradient_that_is_not_finite_is_refused_and_counted():
     assert table.states()["sum"][1].tolist() == [0, 0]
 
 
-def test_an_empty_batch():
-    table, none = Table(3, Adam()), torch.empty(0, dtype=torch.int64)
-    assert table.lookup(none).shape == (0, 3)
-    table.update(none, torch.empty(0, 3))
-    assert len(table) == 0 and table.contents()[1].shape == (0, 3)
-    assert sum_by_id(torch.empty(0, 3), none, 0).shape == (0, 3)
-    assert by_owner(none.view(0, 2), 3).counts == [0, 0, 0]
-
-
-def test_ids_that_are_not_distinct_are_refused():
-    table = Table(1, SGD())
-    twice = torch.tensor([1, 2, 1])
-    with pytest.raises(ValueError, match="more than once"):
-        table.lookup(twice)
-    table.lookup(twice[:2])
-    with pytest.raises(ValueError, match="sum_by_id"):
-        table.update(twice, torch.ones(3, 1))
-    with pytest.raises(ValueError, match="dimension=0"):
-        Table(0, SGD())
-
-
 @given(st.lists(KEYS, max_size=30), st.integers(1, 4))
 def test_by_owner_gives_each_server_its_ids_once(keys, servers):
     ids = torch.tensor(keys, dtype=torch.int64)
@@ -101,26 +80,6 @@ def test_by_owner_gives_each_server_its_ids_once(keys, servers):
     assert sorted(found.ids.tolist()) == sorted(set(keys))
     for server, part in enumerate(found.ids.split(found.counts)):
         assert (owner(part, servers) == server).all()
-
-
-def test_what_cannot_be_loaded(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"lacks shard-\*"):
-        Table.load(tmp_path, 0, 1)
-    tables = [Table(3, SGD()), Table(3, SGD())]
-    tables[1].save(tmp_path, 1, 2)
-    with pytest.raises(FileNotFoundError, match="lacks shard-0-of-2.pt"):
-        Table.load(tmp_path, 0, 1)
-    tables[0].save(tmp_path, 0, 2)
-    with pytest.raises(ValueError, match="shard=2 is none of shards=2"):
-        Table.load(tmp_path, 2, 2)
-    with pytest.raises(ValueError, match="states"):
-        Table.load(tmp_path, 0, 1, rule=Adagrad())
-    Table(3, Adagrad()).save(tmp_path, 0, 2)
-    with pytest.raises(ValueError, match="different tables"):
-        Table.load(tmp_path, 0, 1)
-    tables[0].save(tmp_path, 0, 1)
-    with pytest.raises(ValueError, match=r"shards of \[1, 2\] servers"):
-        Table.load(tmp_path, 0, 1)
 
 
 def test_evicted_rows_begin_again_and_the_others_keep_their_states():

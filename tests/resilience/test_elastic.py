@@ -59,13 +59,6 @@ def test_one_too_many_waits_until_somebody_has_left(together):
     assert stays.result().members == first[outside].result().members == expected
 
 
-def test_the_last_call_ends_at_once_when_all_are_there(together):
-    store, begin = dist.HashStore(), time.monotonic()
-    for each in together(*(door(store, name, last_call=60.0).join for name in "abc")):
-        assert each.result().members == ["a", "b", "c"]
-    assert time.monotonic() - begin < 30
-
-
 def test_too_few_and_a_training_that_has_ended_are_clear_errors():
     store = dist.HashStore()
     with pytest.raises(TimeoutError, match=r"generation 0: 1 of at least 2 came in 0\.1 s"):

@@ -25,11 +25,6 @@ def test_killed_ranks_write_nothing():
     assert first(reports, 4) == first(reports[::-1], 4)
 
 
-def test_what_cannot_be_decided():
-    assert first([], 4) == "no rank failed"
-    assert first([report(rank, 1, 0.0, CONSEQUENCES[2]) for rank in range(2)], 2).startswith("cannot decide")
-
-
 def test_a_consequence_is_told_by_the_last_line(tmp_path):
     # The lost connection is mentioned above, and handled; what ended the rank is another error.
     try:

@@ -28,12 +28,6 @@ def test_the_slowest_is_named_only_when_all_have_stopped():
     assert monitor.late([5, 5, 5], 16) == []
 
 
-def test_ranks_that_never_start():
-    monitor = Monitor(2, limit=10)
-    assert monitor.late([0, -1], 0) == []
-    assert monitor.late([0, -1], 10) == [1]
-
-
 @given(st.integers(1, 9), st.integers(0, 8), st.floats(1.6, 9), st.lists(st.floats(0.9, 1.1), min_size=9, max_size=9))
 def test_a_slow_rank_is_named_and_no_other(ranks, slow, factor, noise):
     # 0.9 · 1.6 is above 1.3 · 1.1, so noise hides no slow rank; and 1.1 is below 1.3 · 0.9.

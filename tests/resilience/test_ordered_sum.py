@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.comm.groups import new_group
 from minitrain.resilience.ordered_sum import ordered_norm, ordered_sum, share
 
 
@@ -35,32 +34,6 @@ def test_the_same_bits_on_any_number_of_ranks(ranks, size, micro_batches, elemen
         right = right + gradient(each, elements, dtype)
     for found in ranks(size).run(sums, micro_batches, elements, pieces, dtype):
         assert torch.equal(found, right)
-
-
-def in_groups(world):
-    groups = [new_group([0, 2]), new_group([1, 3])]
-    group = groups[world.rank % 2]
-    return float(ordered_sum([torch.tensor([10.0**world.rank])], group))
-
-
-def test_two_groups_at_once(ranks):
-    assert ranks(4).run(in_groups) == [101.0, 1010.0, 101.0, 1010.0]
-
-
-def too_few(world):
-    with pytest.raises(AssertionError, match="micro_batches=2 are too few for 3 ranks"):
-        ordered_sum([torch.ones(2) for _ in share(2, world.rank, world.size)])
-    return True
-
-
-def test_bad_input_on_every_rank(ranks):
-    assert all(ranks(3).run(too_few))
-
-
-@pytest.mark.parametrize("elements", [1, 4096, 10_000])
-def test_the_norm(elements):
-    x = torch.randn(elements, generator=torch.Generator().manual_seed(elements), dtype=torch.float64)
-    assert ordered_norm(x) == pytest.approx(float(x.norm()), rel=1e-12)
 
 
 def test_the_norm_of_float32_is_added_in_float64():

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from minitrain.comm.messages import all_gather, all_reduce, rank_and_size
+from minitrain.comm.messages import all_reduce, rank_and_size
 from minitrain.ranks import Ranks
 from minitrain.resilience.regroup import checkpoint, meet, part, regroup, restore
 
@@ -39,19 +39,3 @@ def test_a_rank_is_killed(tmp_path, size, working):
     assert [each[0] for each in found] == [(rank, working) for rank in range(working)]
     assert all(each[1] == working and each[2] == list(range(ELEMENTS)) for each in found)
     assert sum((each[3] for each in found), []) == expected
-
-
-def with_spares(world, micro_batches):
-    group = meet(regroup(range(world.size), micro_batches))
-    mine = all_gather(torch.tensor([world.rank]), group).wait()
-    # Again, without rank 0: the spare's groups have been counted, too.
-    again = meet(regroup([1, 2, 3], micro_batches))
-    return mine.tolist(), all_gather(torch.tensor([world.rank]), again).wait().tolist()
-
-
-def test_spares():
-    # 9 micro-batches: three of four ranks, and then the three that are left. Fresh ranks, as names must not come again.
-    with Ranks(4, device="cpu") as ranks:
-        found = ranks.run(with_spares, 9)
-    assert [first for first, _ in found] == [[0, 1, 2]] * 3 + [[3]]
-    assert [second for _, second in found] == [[0]] + [[1, 2, 3]] * 3

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
 from minitrain.resilience.supervisor import save, supervise
-from tests.processes import alive, becomes
 
 
 def plain(code, started):
@@ -44,12 +40,6 @@ def test_a_crash_that_repeats_at_one_step(most):
     assert len(started) == most
 
 
-def test_crashes_at_different_steps_do_not_add_up():
-    started, steps = [], iter(range(99))
-    crashes = supervise(plain("exit({number} < 5)", started), 1, lambda: next(steps))
-    assert [crash.step for crash in crashes] == [0, 1, 2, 3, 4]
-
-
 class Ended:
     """A process that has ended before anyone looks."""
 
@@ -65,53 +55,6 @@ def test_of_two_that_have_ended_the_one_that_was_killed_is_named():
     codes = iter([1, -9, 0, 0])
     (crash,) = supervise(lambda rank: Ended(next(codes)), 2, lambda: 4)
     assert (crash.rank, crash.code, crash.step) == (1, -9, 4)
-
-
-def test_a_rank_that_cannot_be_started_ends_the_others():
-    started = []
-
-    def start(rank):
-        if rank == 2:
-            raise FileNotFoundError("no such program")
-        return plain("time.sleep(999)", started)(rank)
-
-    with pytest.raises(FileNotFoundError):
-        supervise(start, 3, lambda: 0)
-    assert [process.returncode for process in started] == [-9, -9]
-
-
-def test_ctrl_c_ends_the_ranks():
-    started = []
-
-    def step():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        supervise(plain("if {rank}: exit(1)\ntime.sleep(999)", started), 2, step)
-    assert all(process.returncode is not None for process in started)
-
-
-def test_ranks_end_when_their_parent_is_killed(tmp_path):
-    code = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from pathlib import Path
-from minitrain.lessons.resilience import child
-import os, subprocess, json
-ours, theirs = os.pipe()
-arguments = json.dumps([0, 1, 2, 9, 3, []])
-one = subprocess.Popen([sys.executable, "-S", "-E", child.__file__, arguments], cwd={str(tmp_path)!r}, stdin=ours)
-print(one.pid, flush=True)
-time.sleep(999)
-"""
-    parent = Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    # Its rank 0 never comes, so that it would wait for ever.
-    assert becomes(lambda: not alive(pid), 20)
 
 
 def test_a_checkpoint_is_complete_or_absent(tmp_path):

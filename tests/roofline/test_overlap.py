@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 
 from minitrain.comm.messages import Handle
-from minitrain.lessons.roofline import overlap as lesson
-from minitrain.lessons.roofline.machine import VirtualMachine
 from minitrain.roofline import overlap
 
 
@@ -64,40 +62,3 @@ def test_the_next_weight_sets_off_before_the_product():
     }
     assert said[True] == "start 1 wait 1 start 2 product wait 2 start 3 product wait 3 product"
     assert said[False] == "start 1 wait 1 product start 2 wait 2 product start 3 wait 3 product"
-
-
-def test_a_partial_sum_is_waited_for_before_the_next_product():
-    said = events_of(lambda noted: overlap.split(ones(2, 4), [ones(4, 3)] * 2, [ones(3, 4)] * 2, noted))
-    assert said == "product product start 1 wait 1 product product start 2 wait 2"
-
-
-def with_torchs_own_collectives(world):
-    trial = lesson.Trial(world, 3)
-    inputs = [trial.tokens(4).chunk(world.size)[world.rank]]
-    for weight in trial.weights()[:-1]:
-        inputs.append(inputs[-1] @ weight)
-    gradient = trial.tokens(4, 200).chunk(world.size)[world.rank]
-    found = overlap.backward(inputs, trial.weights(), gradient)
-    shards = [weight.chunk(world.size)[world.rank].contiguous() for weight in trial.weights()]
-    output = overlap.gathered(inputs[0], shards)
-    right = trial.one_device_backward(4)
-    return all(map(torch.equal, found, right)) and torch.equal(output, trial.one_device_gathered(4)[0])
-
-
-def test_with_torchs_own_collectives(ranks):
-    assert all(ranks(3).run(with_torchs_own_collectives))
-
-
-def virtual_step(world):
-    machine = VirtualMachine(speed=64.0, link=16.0)
-    with machine:
-        x = ones(2, 4) @ ones(4, 4)  # 64 operations
-        started = machine.all_reduce(x)  # 32 bytes through a ring of two: two messages of 16
-        before = machine.compute.now
-        started.wait()
-        started.wait()
-    return before, machine.compute.now, machine.computing, machine.sending, x[0, 0].item()
-
-
-def test_a_virtual_machine_has_two_clocks(ranks):
-    assert ranks(2).run(virtual_step) == 2 * [(1.0, 3.0, 1.0, 2.0, 8.0)]

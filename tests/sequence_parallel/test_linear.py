@@ -81,15 +81,3 @@ def under_way(world, keep_gathered):
 def test_products_are_made_while_tokens_are_under_way(ranks):
     assert ranks(2).run(under_way, True) == [(0, 1)] * 2
     assert ranks(2).run(under_way, False) == [(1, 1)] * 2
-
-
-def autocast(world):
-    pair = between_shards(reference(world.size), False).float()
-    with torch.autocast("cpu", torch.bfloat16):
-        y = pair(own(world, tokens(world.size)).float())
-    y.float().sum().backward()
-    return y.dtype, pair.first.weight.grad.dtype
-
-
-def test_autocast(ranks):
-    assert ranks(2).run(autocast) == [(torch.bfloat16, torch.float32)] * 2

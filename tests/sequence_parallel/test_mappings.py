@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
-from operator import attrgetter
 
 import pytest
 import torch
@@ -55,36 +53,3 @@ def like_one_device(world, form, pairs=False):
 def test_both_operators_are_those_of_the_paper(ranks, form):
     ranks(3).run(like_one_device, form)
     ranks(4).run(like_one_device, form, True)
-
-
-def refused(world):
-    with pytest.raises(AssertionError, match="a sequence of 5 tokens cannot be divided over 2 ranks"):
-        mappings.g_bar(torch.ones(2, 5, 3))
-    with pytest.raises(ValueError, match="seq=5 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"):
-        full.g_bar(torch.ones(2, 5, 3))
-    dist.barrier()
-    with pytest.raises(ValueError, match="differs between ranks"):
-        full.g(torch.ones(1, 2 + world.rank), Comm(check=True))
-
-
-def test_sequences_that_do_not_divide_or_differ_are_refused(ranks):
-    ranks(2).run(refused)
-
-
-def differentiated_twice(world, form):
-    g, g_bar = attrgetter("g", "g_bar")(import_module(form))
-    x = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1).requires_grad_()
-    (first,) = torch.autograd.grad(g(g_bar(x) ** 3).sum(), x, create_graph=True)
-    first.sum().backward()
-    assert x.grad is not None
-    return x.grad.flatten().tolist()
-
-
-@pytest.mark.parametrize("form", (mappings, full), ids=("small", "full"))
-def test_they_can_be_differentiated_twice(ranks, form):
-    # Every rank brings x, so s = n·x is scattered, cubed and gathered by n ranks: the sum of all that they add up is
-    # n·s³. Its gradient for one summand is 3n·s²; the n ranks' sum of that has the derivative 6n²·s = 6n³·x.
-    n = 2
-    expected = [6.0 * n**3 * x for x in range(4)]
-    for found in ranks(n).run(differentiated_twice, form.__name__):
-        assert found == expected

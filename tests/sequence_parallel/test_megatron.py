@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from minitrain.comm import Ledger
@@ -42,16 +41,3 @@ def generated(world):
 
 def test_it_generates_what_one_device_does(ranks):
     assert ranks(3).run(generated) == [True] * 3
-
-
-def misused(world):
-    with pytest.raises(ValueError, match="positions=5 cannot be split over 2 tensor-parallel ranks"):
-        parallelize(gpt(world.size, positions=5))
-    model, (inputs, targets) = gpt(world.size), tokens()
-    parallelize(model)
-    with pytest.raises(ValueError, match="seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for"):
-        model(inputs[:, :3], targets[:, :3])
-
-
-def test_what_cannot_be_is_said_on_every_rank(ranks):
-    ranks(2).run(misused)

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -19,7 +18,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT, Attention
+from minitrain.models.gpt import GPT
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from tests.tensor_parallel.test_parallelize import QWEN
@@ -103,44 +102,3 @@ def marks(world, choices):
 def test_marks_outlive_copies(ranks, choices, partial):
     for found, same in ranks(2).run(marks, choices):
         assert found == [partial] * 4 and same
-
-
-class Other(Attention):
-    """An attention that nobody has cut."""
-
-
-class ByToken(nn.Module):
-    """An MLP of another class, which treats each token by itself."""
-
-    def __init__(self, hidden):
-        super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, hidden, dtype=torch.float64))
-
-    def forward(self, x):
-        return torch.tanh(x) * self.scale
-
-
-def other_parts(world):
-    model = gpt(world.size)
-    model.blocks[0].attention = Other(model.config)
-    before = {name: type(part) for name, part in model.named_modules()}
-    with pytest.raises(ValueError) as error:
-        parallelize(model)
-    assert before == {name: type(part) for name, part in model.named_modules()}
-
-    model = gpt(world.size)
-    model.blocks[0].mlp = ByToken(4 * world.size)
-    reference = copy.deepcopy(model)
-    parallelize(model)
-    inputs = torch.arange(3 * world.size).unsqueeze(0)
-    for each in (model, reference):
-        each(inputs, inputs)[1].backward()
-    sum_partial_gradients(model)
-    found, expected = (each.get_parameter("blocks.0.mlp.scale").grad for each in (model, reference))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    return str(error.value)
-
-
-def test_another_attention_is_refused_and_another_mlp_gets_its_tokens(ranks):
-    for said in ranks(2).run(other_parts):
-        assert said.startswith("blocks.0.attention is a Other, which would see this rank's tokens only")

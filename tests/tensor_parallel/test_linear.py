@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 
 import pytest
 import torch
@@ -11,14 +10,9 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.comm.mesh import axes
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.parallelize import piece_of
-from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
 from tests.tensor_parallel.under_way import UnderWay
-
-SMALL = small.ColumnParallelLinear, small.RowParallelLinear
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):
@@ -63,36 +57,6 @@ def near(found, expected, tolerance, whole, name="result"):
     torch.testing.assert_close(found, expected, rtol=0, atol=bound, msg=lambda message: f"{name}: {message}")
 
 
-def like_one_device(world, lead, bias, group=None, form=(ColumnParallelLinear, RowParallelLinear)):
-    """Outputs and gradients; whole models train in test_parallelize.py."""
-    ranks, tolerance = world.size if group is None else group.size(), 1e-12
-    reference = Pair(linear(5, 4 * ranks, bias), linear(4 * ranks, 3, bias))
-    parallel = Pair(*(part.from_linear(whole, group) for part, whole in zip(form, reference.children(), strict=True)))
-    ours, theirs = (drawn(*lead, 5).requires_grad_() for _ in range(2))
-    found, expected = parallel(ours), reference(theirs)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    for y in (found, expected):
-        (y * drawn(*y.shape, seed=9)).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
-    close(parallel, reference, tolerance, group)
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_outputs_and_gradients_are_those_of_one_device(ranks, size):
-    for lead, bias in (((2, 3), True), ((), True), ((4,), False)):
-        ranks(size).run(like_one_device, lead, bias)
-
-
-def on_an_axis(world):
-    group = axes(dp=2, tp=2)["tp"].get_group()
-    for form in ((ColumnParallelLinear, RowParallelLinear), SMALL):
-        like_one_device(world, (2,), True, group, form)
-
-
-def test_on_a_group_of_some_of_the_ranks(ranks):
-    ranks(4).run(on_an_axis)
-
-
 def frozen_weights_and_inference(world):
     """Weights that are not trained get no gradient; an input that needs none is not summed."""
     reference = Pair(linear(5, 6), linear(6, 3))
@@ -110,52 +74,6 @@ def frozen_weights_and_inference(world):
         assert not parallel(drawn(2, 5)).requires_grad
     with torch.inference_mode():
         torch.testing.assert_close(parallel(drawn(2, 5)), y.detach())
-
-
-def mixed(world):
-    reference = Pair(linear(5, 4, dtype=torch.float32), linear(4, 3, dtype=torch.float32))
-    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
-    x = drawn(2, 5, dtype=torch.float32).requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
-        ours, theirs = parallel(x), reference(x.detach())
-    assert ours.dtype == theirs.dtype == torch.bfloat16
-    for y in (ours, theirs):
-        y.float().sum().backward()
-    assert x.grad.dtype == torch.float32
-    close(parallel, reference, 0.05)
-
-
-def drawn_alike(world):
-    """The constructor draws what nn.Linear draws, and keeps its piece."""
-    for kind in (*SMALL, ColumnParallelLinear, RowParallelLinear):
-        torch.manual_seed(0)
-        reference = nn.Linear(6, 12)
-        torch.manual_seed(0)
-        parallel = kind(6, 12)
-        close(parallel, reference, 0)
-        assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes  # no view of the whole matrix
-
-
-def test_initial_weights_are_those_of_one_device(ranks):
-    ranks(3).run(drawn_alike)
-
-
-def kept(world):
-    """How parameters lie is still known after copying, casting, making them on a device, and loading."""
-    column = ColumnParallelLinear(4, 4)
-    with torch.device("meta"):
-        row = RowParallelLinear(4, 4)
-    loaded = copy.deepcopy(column)
-    loaded.load_state_dict({name: value.clone() for name, value in column.state_dict().items()}, assign=True)
-    for layer in (column, copy.deepcopy(column), column.double(), loaded):
-        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (0, 0)
-    for layer in (row, copy.deepcopy(row), row.to_empty(device="cpu")):
-        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (1, None)
-    return copies(row.weight, world.size), copies(row.bias, world.size)
-
-
-def test_how_parameters_lie_is_kept(ranks):
-    assert ranks(2).run(kept) == [(1, 2)] * 2
 
 
 def under_way(world):
@@ -176,28 +94,6 @@ def under_way(world):
 def test_weights_get_their_gradients_while_dx_is_under_way(ranks):
     """A layer alone, and three that take the same input, as query, key and value do."""
     assert ranks(2).run(under_way) == [[1, 3]] * 2
-
-
-def shared(world):
-    """Two pieces over four ranks: each rank uses its copy for something else, and the gradients are added."""
-    reference = linear(3, 4)
-    layer = ColumnParallelLinear.from_linear(reference, shards=2)
-    x = drawn(5, 3)
-    y = layer(x)
-    half = world.rank // 2
-    torch.testing.assert_close(y, reference(x)[:, 2 * half : 2 * half + 2])
-    (y * (1 + world.rank)).sum().backward()
-    alone = layer.weight.grad.clone()
-    sum_partial_gradients(layer)
-    weights = torch.tensor([1.0 + 2.0] * 2 + [3.0 + 4.0] * 2, dtype=torch.float64)  # of ranks 0 and 1, of 2 and 3
-    (reference(x) * weights).sum().backward()
-    close(layer, reference, 1e-12)
-    assert is_partial(layer.weight) and copies(layer.weight, world.size) == 2
-    return torch.allclose(alone, layer.weight.grad)
-
-
-def test_fewer_pieces_than_ranks(ranks):
-    assert ranks(4).run(shared) == [False] * 4, "a gradient was whole before it was added up"
 
 
 def bad_input_is_named_on_every_rank(world):
@@ -222,6 +118,6 @@ def bad_input_is_named_on_every_rank(world):
         (first * x).sum().backward()
 
 
-@pytest.mark.parametrize("case", (frozen_weights_and_inference, mixed, bad_input_is_named_on_every_rank))
+@pytest.mark.parametrize("case", (frozen_weights_and_inference, bad_input_is_named_on_every_rank))
 def test_on_two_ranks(ranks, case):
     ranks(2).run(case)

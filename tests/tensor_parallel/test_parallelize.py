@@ -114,25 +114,6 @@ def test_a_model_made_without_memory_takes_its_pieces_by_name(ranks):
     ranks(3).run(without_memory)
 
 
-class Doubling(nn.Module):
-    def forward(self, x):
-        return 2 * x
-
-
-def other_parts(world):
-    reference = gpt(world.size)
-    reference.blocks[1].mlp = Doubling()
-    model = copy.deepcopy(reference)
-    parallelize(model)
-    assert isinstance(model.blocks[1].mlp, Doubling)
-    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
-    close(model, reference)
-
-
-def test_an_mlp_of_another_kind_is_left_alone(ranks):
-    ranks(2).run(other_parts)
-
-
 # Bad input: a model, what else, and what every rank is told.
 def heads_do_not_divide():
     return gpt(1, heads=3, hidden=6), "heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import fields, replace
 
@@ -52,33 +51,10 @@ def test_help_shows_what_is_set_often_and_the_rest_on_demand(tmp_path, monkeypat
         command.read(["--help", "runs"])
 
 
-@pytest.mark.parametrize("options", ([], ["--blocking-wait"], ["--share-communicators"]))
-def test_choices_for_nccl_reach_the_ranks(monkeypatch, tmp_path, options):
-    names = {"--blocking-wait": "TORCH_NCCL_BLOCKING_WAIT", "--share-communicators": "NCCL_COMM_SPLIT_SHARE_RESOURCES"}
-    for name in names.values():
-        monkeypatch.setenv(name, "as before")
-    monkeypatch.setattr(command, "launch", lambda *_: 0)
-    assert command.run("minitrain.train", ["--runs", str(tmp_path), *options]) == 0
-    assert {option: os.environ[name] for option, name in names.items()} == {
-        option: "1" if option in options else "as before" for option in names
-    }
-
-
 def written(folder, text):
     file = folder / "my.toml"
     file.write_text(text)
     return file
-
-
-def test_a_file_with_a_byte_order_mark(tmp_path):
-    (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf[model]\r\nlayers = 3\r\n")
-    assert config.read(tmp_path / "my.toml", Settings()) == Settings(Model(layers=3))
-
-
-def test_how_a_run_begins_is_not_written(tmp_path):
-    """The run that goes on with the file has a beginning of its own; its weights are those that it began with."""
-    config.write(tmp_path, Settings(run=Run(resume=True, overwrite=True, export="out", load="in")))
-    assert config.read(tmp_path / config.NAME, Settings()) == Settings(run=Run(load="in"))
 
 
 def test_options_win_over_the_file(tmp_path):

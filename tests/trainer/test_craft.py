@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from minitrain.composition.settings import Layout
-from minitrain.data.tokenizer import Bytes
 from minitrain.lessons.trainer.trainer import gathered
 from minitrain.train import train
-from minitrain.trainer import compare, launch, metrics, probes
+from minitrain.trainer import compare, metrics
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.conftest import apart
@@ -109,31 +108,12 @@ def test_rewound_as_if_the_samples_had_never_been(ranks, undisturbed, tmp_path, 
     assert about["loss"] > about["limit"]
 
 
-@pytest.mark.slow("two runs of 46 steps")
-def test_rewound_interrupted_and_resumed(ranks, undisturbed, tmp_path):
-    settings = asked(tmp_path, steps=46, save_every=8, on_spike="rewind")
-    ranks(1).run(do, settings, (BAD,), None, 43)
-    ((status, _, after, _, left_out),) = ranks(1).run(
-        do, replace(settings, run=replace(settings.run, resume=True)), (BAD,)
-    )
-    assert (status, left_out) == (0, [BAD * BATCH])
-    assert apart(undisturbed[1], after) == 0
-
-
 def test_it_gives_up_after_two_rewinds(ranks, tmp_path):
     settings = asked(tmp_path, Layout(dp=2), steps=46, save_every=40, on_spike="rewind")
     found = ranks(2).run(do, settings, range(BAD, 46))
     assert [status for status, *_ in found] == [1, 1]
     assert "2 of 2 rewinds" in found[0][3] and "a spike after 2 rewinds to step 40" in found[0][3]
     assert "saved; --resume goes on from there" in found[0][3]
-
-
-def test_no_checkpoint_to_go_back_to(ranks, tmp_path):
-    settings = asked(tmp_path, steps=46, save_every=45, on_spike="rewind")
-    ((status, _, _, told, _),) = ranks(1).run(do, settings, (BAD,))
-    assert status == 1 and "no checkpoint yet to go back to" in told
-    with pytest.raises(ValueError, match="add --save-every or --flash-every"):
-        launch.refuse(asked(tmp_path / "other", on_spike="rewind"))
 
 
 @pytest.mark.slow("two runs of 46 steps, saved at each")
@@ -156,17 +136,6 @@ def test_skipped(ranks, tmp_path, spoilt, nan_at):
 
     before, after = kept(BAD), kept(BAD + 1)
     assert before == after and before, "no tensor has changed"
-
-
-def test_stopped_and_gone_on(ranks, tmp_path):
-    settings = asked(tmp_path, Layout(dp=2), steps=46, on_spike="stop")
-    found = ranks(2).run(do, settings, (BAD,))
-    assert [status for status, *_ in found] == [1, 1]
-    assert "--on-spike skip leaves them out" in found[0][3] and "ended after step 40 of 46" in found[0][3]
-    again = replace(settings, run=replace(settings.run, resume=True))
-    assert ranks(2).run(do, again, (BAD,))[0][0] == 1, "it meets them again"
-    skipping = replace(again, steps=replace(again.steps, on_spike="skip"))
-    assert ranks(2).run(do, skipping, (BAD,))[0][0] == 0
 
 
 @pytest.fixture(scope="module")
@@ -223,25 +192,6 @@ def test_probes_of_a_run(ranks, tmp_path):
     right, wrong = (last["probes"].pop(f"one of th|{end} ") for end in "eq")
     assert not last["probes"] and 0 < right < 1 and (tmp_path / "run" / "probes.svg").is_file()
     assert last["contrasts"] == {"one of th|e /q ": pytest.approx(math.log(right / wrong))}
-
-
-@pytest.mark.parametrize(
-    "text, wrong",
-    [
-        ("", "has no probe"),
-        ("a = " + "[" * 100_000, "is no TOML"),
-        ("[[probes]]\nprompt = 'a'", "has probes; use"),
-        ("[[probe]]\nprompt = 'a'", "must have prompt and continuation"),
-        ("[[probe]]\nprompt = 'a'\ncontinuation = 3", "must be texts in quotes"),
-        ("[[probe]]\nprompt = '0123456789'\ncontinuation = '01234567'", "has 18 tokens, and positions=16 take 17"),
-        ("[[contrast]]\nprompt = 'a'\nright = 'bc'\nwrong = 'b'", "of equal length"),
-        ("[[probe]]\nprompt = 'a'\ncontinuation = 'b'\n" * 2, "is the second one"),
-    ],
-)
-def test_probes_that_are_none(tmp_path, text, wrong):
-    (tmp_path / "file").write_text(text)
-    with pytest.raises(ValueError, match=wrong.replace("[", r"\[")):
-        probes.read(tmp_path / "file", Bytes(), 16)
 
 
 def fingerprinted(world, settings, bug=None):

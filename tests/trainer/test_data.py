@@ -16,10 +16,10 @@ from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.mixture import Mixture
 from minitrain.data.prepare import Options, prepare
 from minitrain.data.text import VALIDATION_SHARE, place_of
-from minitrain.data.tokenizer import Bytes, Pairs
+from minitrain.data.tokenizer import Pairs
 from minitrain.ranks.failures import RanksError
 from minitrain.train import train
-from minitrain.trainer import command, loaded, tools
+from minitrain.trainer import loaded, tools
 from minitrain.trainer.trainer import Trainer
 from tests.data.test_prepare import text
 from tests.trainer.test_trainer import refused
@@ -113,28 +113,6 @@ def test_what_does_not_fit_is_refused_on_all_ranks(ranks, prepared, tmp_path):
     ):
         for said in ranks(2).run(refused, wrong):
             assert re.search(error, said), said
-
-
-def test_a_run_without_end_marks_has_no_token_for_them(prepared):
-    """A mark after each document is a token more than bytes have."""
-    settings = Settings(replace(MODEL, vocabulary=256), Layout(), STEPS, Run())
-    for data in ("lines.jsonl", ".bytes"):
-        with pytest.raises(
-            ValueError, match="has 257 tokens, with a mark after each document, and run knows 256; give"
-        ):
-            loaded.held_out_of(tools.Evaluate("run", str(prepared / data)), settings, Bytes())
-
-
-def test_what_is_replaced_in_a_text_is_told(prepared, tmp_path):
-    (tmp_path / "latin.txt").write_bytes("Déjà vu à l'été. ".encode("latin-1") * 100)
-    settings, pairs = Settings(MODEL, Layout(), STEPS, Run()), Pairs(prepared / ".pairs" / "tokenizer.json")
-    with pytest.warns(UserWarning, match="50 bytes of .*latin.txt are no UTF-8 and became U"):
-        loaded.held_out_of(tools.Evaluate("run", str(tmp_path / "latin.txt")), settings, pairs)
-
-
-def test_data_besides_a_mixture_is_refused_before_any_rank_is_started(capsys):
-    assert command.run("minitrain.train", ["--mix", "a=1:reference", "--data", "library"]) == 2
-    assert "data='library' is not used with mix" in capsys.readouterr().err
 
 
 def answers(world, find, asked, layouts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -122,25 +121,3 @@ def test_only_the_likeliest_are_drawn():
     assert {draw._replace(vocabulary=4)(logits) for _ in range(100)} == {0, 1, 2}
     for temperature in (0.0, 1e-45, 1e-9, 1e-6, 1e-3):
         assert draw._replace(temperature=temperature)(logits * 1000) == 1
-
-
-def refused(world, prompt, count, temperature, more):
-    training = build(Settings(MODEL, Layout(dp=2), STEPS), world.device)
-    with pytest.raises(ValueError) as caught:
-        generate(training, prompt, count, temperature, **more)
-    training.close()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "count", "temperature", "more", "words"),
-    [
-        (b"", 1, 0.8, {}, "prompt is empty"),
-        (b"T", -1, 0.8, {}, "count=-1"),
-        (b"T", 1, math.nan, {}, "temperature=nan"),
-        (b"T", 1, 0.8, {"top_k": 0}, "top_k=0 leaves no token to draw"),
-        ([3, 257], 1, 0.8, {}, "tokens 3 to 257, and the model knows 0 to 256"),
-    ],
-)
-def test_bad_input_is_refused_on_every_rank(ranks, prompt, count, temperature, more, words):
-    assert all(words in each for each in ranks(2).run(refused, prompt, count, temperature, more))

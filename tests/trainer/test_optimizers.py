@@ -9,38 +9,15 @@ import torch
 
 from minitrain.composition.optimizer import OPTIMIZERS
 from minitrain.composition.optimizer import options as optimizer_options
-from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Samples, as_tensor
 from minitrain.lessons.composition.common import plain_model
 from minitrain.train import build, train_step
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
-from tests.trainer.test_trainer import asked, do
 
 TINY = Model(layers=2, hidden=32, heads=2, positions=16)
 TEXT = as_tensor(b"The quick brown fox jumps over the lazy dog, and the dog is lazy still. " * 20)
-
-
-@pytest.mark.slow("another optimizer than in tests/trainer/test_trainer.py")
-@pytest.mark.parametrize("optimizer", ("lamb", "adafactor", "muon"))
-def test_a_resume_in_another_layout_goes_on_as_if_nothing_had_been(ranks, tmp_path, optimizer):
-    settings = asked(tmp_path, Layout(dp=2, zero=1), optimizer=optimizer)
-    (_, losses, *_), _ = ranks(2).run(do, replace(settings, run=replace(settings.run, name="whole")))
-    ranks(2).run(do, settings, 2)
-    resumed = replace(settings, layout=Layout(pp=2, microbatches=2), run=replace(settings.run, resume=True))
-    assert ranks(2).run(do, resumed)[0][1] == pytest.approx(losses[2:], rel=1e-9)
-
-
-@pytest.mark.parametrize(("optimizer", "need"), [("lamb", "the norm of each whole layer"), ("muon", "whole matrices")])
-def test_layouts_that_cut_layers_are_refused(optimizer, need):
-    for model, layout, why in (
-        (TINY, Layout(tp=2), "tp=2 divides layers"),
-        (Model(layers=2, hidden=32, heads=2, experts=2), Layout(), "experts=2 lie on several ranks"),
-    ):
-        with pytest.raises(
-            ValueError, match=f"optimizer={optimizer} needs {need}, and {why}; use adamw, or dp, pp and"
-        ):
-            check(model, layout, Steps(optimizer=optimizer))
 
 
 def stepped(world, steps):

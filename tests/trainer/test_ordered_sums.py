@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.lessons.trainer.trainer import gathered
 from minitrain.train import train
 from minitrain.trainer import metrics
@@ -95,20 +95,6 @@ def test_other_optimizers_and_dtypes(ranks, tmp_path, zero, optimizer, dtype):
     (state, losses), (other, its) = found
     assert same_bits(state, other) and losses == its
     assert [line[-1] for line in losses][:1] == ([True] if dtype == "float16" else [None])
-
-
-@pytest.mark.parametrize(
-    "layout, model, steps, message",
-    [
-        (Layout(tp=2), {}, {}, "data parallelism alone, and here pp=1 and tp=2; use dp"),
-        (Layout(dp=2), {"experts": 2}, {}, "ordered_sums needs one gradient .* experts=2"),
-        (Layout(dp=2, zero=2), {}, {}, "zero=2 adds gradients over ranks in every backward, .* use zero=1 or 0"),
-        (Layout(dp=2, zero=1), {}, {"optimizer": "lamb"}, "optimizer=lamb with zero=1 .* use zero=0, or adamw or sgd"),
-    ],
-)
-def test_refused(layout, model, steps, message):
-    with pytest.raises(ValueError, match=message):
-        check(replace(MODEL, **model), layout, replace(STEPS, **steps))
 
 
 def test_resumed_with_other_micro_batches(tmp_path):

@@ -10,7 +10,7 @@ import torch
 from minitrain.composition.settings import Layout
 from tests.composition.test_llama import QWEN
 from tests.trainer.conftest import apart
-from tests.trainer.test_trainer import MODEL, asked, do, refused
+from tests.trainer.test_trainer import MODEL, asked, do
 
 ROPE = replace(MODEL, dropout=0.0, positions_kind="rope", rope_base=50.0)
 LONGER = replace(ROPE, positions=64, rope_base=300.0)
@@ -37,27 +37,6 @@ def test_continued_with_longer_sequences_and_a_larger_base(ranks, short, tmp_pat
     other = replace(LONGER, rope_base=50.0)
     again = ranks(layout.ranks).run(do, asked(tmp_path, layout, "same", other, load=str(short[1]), steps=1))
     assert abs(found[0][1][0] - again[0][1][0]) > 1e-9
-
-
-def test_weights_that_do_not_fit(ranks, short, tmp_path):
-    learned = replace(MODEL, dropout=0.0)
-    file = str(tmp_path / "learned.safetensors")
-    ranks(1).run(do, asked(tmp_path, model=learned, steps=1, export=file))
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=replace(learned, positions=64), name="a", load=file))
-    assert "embedding.positions.weight has shape (16, 16) in it and (64, 16) in the run" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=ROPE, name="b", load=file))
-    assert "the run has no embedding.positions.weight" in message
-    (message,) = ranks(1).run(refused, asked(tmp_path, model=learned, name="c", load=str(short[1])))
-    assert "it lacks embedding.positions.weight" in message
-
-
-def test_a_resume_does_not_change_positions(ranks, short):
-    for message in ranks(2).run(refused, asked(short[0], Layout(dp=2), model=LONGER, resume=True)):
-        assert "positions=16 there and 64 here; rope_base=50.0 there and 300.0 here; " in message
-        assert message.endswith("end that run with --export FILE, and begin another with --load FILE")
-    learned = asked(short[0], model=replace(MODEL, dropout=0.0), resume=True)
-    (message,) = ranks(1).run(refused, learned)
-    assert "positions_kind=rope there and learned here" in message and "--export" not in message
 
 
 def test_a_qwen_is_resumed_where_four_ranks_share_two_key_heads(ranks, tmp_path):

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 import warnings
-from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -209,25 +208,6 @@ def test_the_memory_of_a_training_whose_folder_is_gone_is_freed(tmp_path):
         (path / memory.OWNER).write_text(str(tmp_path / name))
     assert memory.free_left(tmp_path) == [tmp_path / "dead"]
     assert alive.is_dir() and not dead.exists()
-
-
-def refused(world, folder, case):
-    state, root = tensors(world), folder / "memory"
-    usage = shutil.disk_usage
-    if case == "too small":
-        root.mkdir(exist_ok=True)
-        memory.shutil.disk_usage = lambda path: namedtuple("usage", "free")(1000)  # type: ignore[assignment]
-    try:
-        with pytest.raises(OSError, match="1000 bytes left" if case == "too small" else "is no folder") as error:
-            Memory(folder, state, {}, root)
-    finally:
-        memory.shutil.disk_usage = usage
-    return str(error.value)
-
-
-@pytest.mark.parametrize("case", ("too small", "none"))
-def test_no_memory_or_too_little_is_refused_on_all_ranks(ranks, tmp_path, case):
-    assert all("leave" in text for text in ranks(2).run(refused, tmp_path, case))
 
 
 def strange(path, how, target):

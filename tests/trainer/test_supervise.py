@@ -6,17 +6,13 @@ import json
 import os
 import re
 import shutil
-import signal
 from dataclasses import replace
-from threading import Timer
 
 import pytest
 
 from minitrain.checkpointing.full import memory
 from minitrain.composition.settings import Layout
-from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import Ranks
-from minitrain.ranks.worker import Plan
 from minitrain.trainer import command, launch, metrics
 from minitrain.trainer.supervise import SAME, supervise
 from tests.drawn import first
@@ -111,25 +107,6 @@ def test_a_loss_that_is_no_number_is_final(run, tmp_path):
     settings = asked(tmp_path, Layout(dp=2), lr=1e200, clip=0.0, optimizer="sgd", steps=9)
     status, err = run(settings, "kill 0 100")
     assert (status, err) == (1, "")
-
-
-def test_ranks_that_die_while_they_start_are_started_again(capfd, tmp_path):
-    settings = asked(tmp_path, Layout(dp=2), steps=6)
-    settings = replace(settings, run=replace(settings.run, resume=True))
-    attempts = []
-
-    def start():
-        attempts.append(len(attempts))
-        if attempts[1:]:
-            return Ranks(1, "cpu")
-        server = Forkserver()
-        server.process.send_signal(signal.SIGSTOP)
-        Timer(0.2, server.process.kill).start()
-        # The request waits in the socket when the process that should have read it dies.
-        return server.start(0, Plan({}, str(tmp_path), {}, [], str(tmp_path)))
-
-    assert supervise(start, lambda ranks, settings, failed: int(failed is None), settings) == 0
-    assert "restart 1: the process that imports torch for the ranks ended" in capfd.readouterr().err
 
 
 def test_what_is_overwritten_does_not_come_back(run, tmp_path):

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,16 +89,6 @@ def test_the_loss_is_the_trainers_in_three_units(ranks, run):
         assert f"after step 4 of {run[0]}, on 256 windows of 16 tokens held out of reference" in found
 
 
-@pytest.mark.parametrize("changes", ({"dtype": "bfloat16", "optimizer": "muon"}, {"ordered_sums": True}), ids=str)
-def test_runs_of_other_kinds(ranks, tmp_path, changes):
-    """States of the optimizer are left in the file, and master weights are those that are read."""
-    ranks(2).run(do, asked(tmp_path, Layout(dp=2), steps=1, **changes))
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    asked_for = tools.Evaluate(str(tmp_path / "run"), windows=256)
-    for (found,) in ranks(2).run(answers, loaded.loss, asked_for, [Layout(pp=2)]):
-        assert float(found.split()[1]) == pytest.approx(line["validation"], abs=1e-3)
-
-
 @pytest.mark.parametrize("format", ("minitrain", "hugging-face"))
 def test_an_export_is_loaded_by_the_next_run(ranks, run, tmp_path, format, capfd):
     """In another layout, and with every bit."""
@@ -147,16 +136,6 @@ def test_commands_on_ranks_of_their_own_and_torchruns(run, tmp_path):
     assert state_of(run[0]) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over(ranks, run, tmp_path, capfd):
-    shutil.copytree(run[0], tmp_path / "run")
-    (tmp_path / "run" / "checkpoints" / "step-00000004" / "manifest.json").write_text("{")
-    asked_for = tools.Evaluate(str(tmp_path / "run"), windows=2)
-    settings = tools.settings_of(tmp_path / "run", Layout())
-    assert ranks(1).run(loaded.answer, loaded.loss, asked_for, LOOP, settings) == [0]
-    told = capfd.readouterr()
-    assert "after step 2 of" in told.out and "note: " in told.err and "manifest.json is damaged" in told.err
-
-
 def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = str(run[0])
@@ -185,16 +164,3 @@ def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypa
     ):
         assert (tool(words) if tool is tools.export else tool(LOOP, words)) == 2
         assert message in capsys.readouterr().err, words
-
-
-def test_what_is_found_on_ranks_is_refused_once(ranks, run, capfd):
-    settings = tools.settings_of(run[0], Layout(dp=2))
-    other = replace(settings, model=replace(MODEL, layers=3))
-    for data, how, message in (
-        ("nowhere", settings, "data='nowhere' is no file and no folder"),
-        (None, other, "is a checkpoint of another model: it lacks model.blocks.2."),
-    ):
-        asked_for = tools.Evaluate(str(run[0]), data=data)
-        assert ranks(2).run(loaded.answer, loaded.loss, asked_for, LOOP, how) == [2, 2]
-        told = capfd.readouterr()
-        assert told.err.count(message) == 1 and not told.out

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import resource
-import shutil
-import signal
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +17,9 @@ import torch
 from minitrain.checkpointing.checkpoint import load
 from minitrain.checkpointing.full import manifest
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
-from minitrain.composition.step import Report
-from minitrain.data.text import Samples, Text
-from minitrain.lessons.trainer.trainer import advance, gathered
-from minitrain.ranks.failures import RanksError
-from minitrain.train import build, train, train_step
-from minitrain.trainer import display, identity, launch, metrics, speed
-from minitrain.trainer.display import Display
+from minitrain.lessons.trainer.trainer import gathered
+from minitrain.train import train
+from minitrain.trainer import launch, metrics
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
@@ -178,14 +170,6 @@ def test_what_a_resume_may_change():
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 
-@pytest.mark.parametrize("wrong", ({}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}}), ids=str)
-def test_a_checkpoint_of_another_program(tmp_path, wrong):
-    extra = {"step": 1, "position": 4, "settings": described(Settings(), "text")}
-    assert identity.checked(tmp_path, extra) is extra
-    with pytest.raises(ValueError, match="is no checkpoint of a run: its manifest lacks settings, step or position"):
-        identity.checked(tmp_path, {**extra, **wrong} if wrong else wrong)
-
-
 def test_damaged_checkpoints(ranks, tmp_path):
     settings = asked(tmp_path, save_every=2)
     ranks(1).run(do, settings)
@@ -229,36 +213,7 @@ def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
     assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
 
 
-def test_export_where_no_step_is_left(ranks, whole, tmp_path):
-    """The checkpoint that is exported is the one that was loaded, whatever its folder is called."""
-    shutil.copytree(whole[0] / "checkpoints" / "step-00000004", tmp_path / "run" / "checkpoints" / "step-00000044")
-    ((status, *_),) = ranks(1).run(do, asked(tmp_path, resume=True, export=str(tmp_path / "weights.safetensors")))
-    assert status == 0 and (tmp_path / "weights.safetensors").exists()
-
-
-def profiled(world, settings):
-    trainer = Trainer(world, settings, tell=lambda text: None)
-    trainer.begin(build(settings, world.device, trainer.instruments))
-    advance(trainer, 0)  # not measured
-    start = time.perf_counter()
-    for number in (1, 2):
-        advance(trainer, number)
-    return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
-
-
 LAYOUTS = [Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=2), Layout(cp=2)]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_parts_of_a_step(ranks, tmp_path, layout):
-    for seconds, steps, took in ranks(2).run(profiled, asked(tmp_path, layout)):
-        assert steps == 2
-        # Exclusive: what is nested counted twice would be more than all the time there was.
-        assert 0.5 * took < sum(seconds.values()) <= took
-        parts = {name for name, value in seconds.items() if value}
-        axes = {"pp": {"pipeline"}, "cp": {"cp", "dp"}}.get(str(layout)[:2], {str(layout)[:2]})
-        everywhere = {"data", "forward", "backward", "gradients", "norm", "optimizer", "rest"}
-        assert parts == everywhere | axes
 
 
 def test_metrics_after_a_kill(tmp_path):
@@ -276,39 +231,6 @@ def test_metrics_after_a_kill(tmp_path):
         {"step": 2, "loss": 1.0},
         {"settings": {"a": 2}, "resumed at": 2},
     ]
-
-
-def resumed_and_killed(world, folder, at):
-    """Open a run's metrics for a resume, and be killed by the system on the way."""
-    module, name = at.split(".")
-    setattr(getattr(metrics, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    metrics.Metrics(folder, {}, done=1)
-
-
-@pytest.mark.parametrize("at", ["os.fsync", "os.replace"])
-def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
-    made = metrics.Metrics(tmp_path, {})
-    for step in (1, 2):
-        made.write({"step": step})
-    made.close()
-    before = (tmp_path / metrics.NAME).read_text()
-    with pytest.raises(RanksError, match="SIGKILL"):
-        ranks(1).run(resumed_and_killed, tmp_path, at)
-    assert (tmp_path / metrics.NAME).read_text() == before
-    metrics.Metrics(tmp_path, {}, done=1).close()
-    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [None, 1, None]
-    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
-
-
-ODD = ('{"st{"step": 2}', "[" * 200_000, '{"step": null}', "[1]", '{"step": true}', "9" * 5000)
-
-
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_metrics_with_a_line_of_somebody_else(tmp_path, odd):
-    """Lines around a damaged one are kept."""
-    (tmp_path / metrics.NAME).write_text(f'{{"step": 1}}\n{odd}\n{{"step": 2}}\n')
-    metrics.Metrics(tmp_path, {}, done=2).close()
-    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [1, 2, None]
 
 
 def metrics_on_a_full_disk(world, folder, full):
@@ -335,47 +257,6 @@ def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
     assert "metrics.jsonl is not written any more: " in told and "File too large" in told
     assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == kept
     assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
-
-
-def lines_over_time(world, settings):
-    """What a run shows whose steps take a second each, by a clock of ours, and its part of a peak of 10¹² a second."""
-    told, now = [], 1000.0
-    shown = Display(world, settings, told.append)
-    assert shown.utilization() is None, "nobody knows the peak of a CPU"
-    shown._peak = 1e12
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(display.time, "monotonic", lambda: now)
-        for done in range(1, settings.steps.steps + 1):
-            shown.after(done, Report(2.5, 0.75, 0.1), 1.0)
-            now += 1.0
-    return told, shown.utilization()
-
-
-def test_a_line_every_few_seconds(ranks, tmp_path):
-    """The first, then every fifth, and the last, on rank 0 alone."""
-    settings = asked(tmp_path, Layout(dp=2), steps=23)
-    (told, mfu), (silent, _) = ranks(2).run(lines_over_time, settings)
-    assert mfu == pytest.approx(speed.model_flops(settings.model, settings.steps) / 2e12), "of two ranks"
-    assert [int(line.split()[1]) for line in told] == [1, 6, 11, 16, 21, 23] and not silent
-    tokens = settings.steps.batch * settings.model.sizes.positions
-    assert told[1] == f"step  6 of 23: loss 2.500 · norm 0.75 · {tokens} tokens/s · MFU 0% · 17 s left"
-    assert "left" not in told[0] and "left" not in told[-1]
-
-
-def first_losses(world, settings):
-    training = build(settings, world.device)
-    samples = Samples(Text.load().training, settings.model.sizes.positions, settings.steps.seed)
-    losses = [train_step(training, step, step * settings.steps.batch, samples).loss for step in range(30)]
-    training.close()
-    return losses
-
-
-def test_the_first_run_begins_smoothly(ranks):
-    """With the defaults no loss is above ln 256, that of a model that knows nothing, and they fall from the start."""
-    for losses in ranks(2).run(first_losses, Settings(layout=Layout(dp=2))):
-        assert max(losses) < math.log(256)
-        means = [sum(losses[start : start + 5]) / 5 for start in range(0, len(losses), 5)]
-        assert means == sorted(means, reverse=True)
 
 
 NO_NAMES = ["", "..", "../x", "/tmp/x", "a\\b", "a\0b", "\x1b[2J", "\udc80"]

@@ -41,18 +41,6 @@ def test_every_element_is_in_one_place(given_shapes, n):
     assert found == list(range(1, sum(sizes) + 1))
 
 
-def test_bad_input():
-    with pytest.raises(ValueError, match="ranks=0 must be at least 1"):
-        Partition({"a": (2,)}, 0)
-    partition = Partition({"a": (2, 3)}, 2)
-    with pytest.raises(ValueError, match=r"rank=2 has no shard in a partition of 2; use 0 to 1"):
-        partition.segments(2)
-    with pytest.raises(ValueError, match=r"a: shape \(3, 2\) is not \(2, 3\)"):
-        partition.flatten({"a": torch.zeros(3, 2)})
-    with pytest.raises(ValueError, match=r"names \['b'\] are not those of the partition, \['a'\]"):
-        partition.flatten({"b": torch.zeros(2, 3)})
-
-
 class Nested(nn.Module):
     """A list of blocks and a Sequential; a weight tied inside a block, one tied across, and a block used twice."""
 

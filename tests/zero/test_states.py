@@ -97,26 +97,6 @@ def test_states_go_to_another_form_and_back(ranks, number, form, other, dtype):
     ranks(number).run(handed_on, form, other, dtype)
 
 
-def from_plain(world):
-    """A plain optimizer's states, one parameter of which has none since it was never stepped."""
-    plain = gpt(seed=0)
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
-    plain(*part(0))[1].backward()
-    plain.norm.bias.grad = None
-    optimizer.step()
-    model = make(Zero1)
-    model.load_optimizer_state_dict(optimizer.state_dict())
-    whole = model.optimizer_state_dict()["state"]
-    for number, (name, _) in enumerate(plain.named_parameters()):
-        expected = optimizer.state_dict()["state"].get(number)
-        momentum = torch.zeros_like(plain.norm.bias) if expected is None else expected["exp_avg"]
-        assert torch.equal(whole[number]["exp_avg"], momentum) and whole[number]["step"] == 1, name
-
-
-def test_a_plain_optimizers_states_can_be_loaded(ranks):
-    ranks(2).run(from_plain)
-
-
 def mismatches(world, states):
     def refused(match, state, model):
         with pytest.raises(ValueError, match=match):
@@ -134,27 +114,6 @@ def mismatches(world, states):
 
 def test_states_of_another_model_name_the_first_mismatch(ranks):
     ranks(2).run(mismatches, ranks(3).run(trained, Zero1)[0][0])
-
-
-def another_optimizer(world, stage):
-    """It is refused, and nothing is loaded by halves."""
-
-    def made(optimizer):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-        groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[1].parameters(), "lr": 0.001}]
-        return stage(model, optimizer, parameter_groups=groups)
-
-    source, model = made(torch.optim.AdamW), made(torch.optim.SGD)
-    source(torch.ones(2, 4)).square().sum().backward()
-    source.synchronize()
-    source.step()
-    before = copy.deepcopy(model.optimizer_state_dict())
-    with pytest.raises(
-        ValueError, match="of another optimizer than SGD: it has .*betas.*, and lacks .*momentum.*; load"
-    ):
-        model.load_optimizer_state_dict(source.optimizer_state_dict())
-    assert model.optimizer_state_dict() == before and not before["state"]
 
 
 def masters(world, stage):
@@ -179,11 +138,9 @@ def masters(world, stage):
         loaded.load_full_state_dict({**full, "norm.bias": torch.zeros(7)})
 
 
-@pytest.mark.parametrize(
-    "case, stage", [(masters, Zero1), (masters, Zero2), (another_optimizer, Zero1), (another_optimizer, Zero3)]
-)
-def test_on_two_ranks(ranks, case, stage):
-    ranks(2).run(case, stage)
+@stages
+def test_a_module_s_state_dict_reaches_the_masters(ranks, stage):
+    ranks(2).run(masters, stage)
 
 
 def optimizer_states(world, saved=None):
