@@ -1,8 +1,6 @@
-"""The lesson of `minitrain.mixture_of_experts.expert_choice`: full experts, the cap, and what a later token changes."""
+"""The lesson of `minitrain.mixture_of_experts.expert_choice`: full experts, and what a later token changes."""
 
 from __future__ import annotations
-
-from functools import partial
 
 from torch import Tensor
 
@@ -16,23 +14,16 @@ from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
 
 
 def demo(world: World) -> list[Claim]:
-    """Lets experts choose tokens; the table shows full experts, the cap, and what a later token changes."""
+    """Lets experts choose tokens; the table shows full experts, and what a later token changes."""
     rows, experts, tokens = Rows("Zhou et al. 2022, §3.2"), 8, 31
     # In the second case n · c/e is whole, but a little less in floating point.
     for n, e, c in ((tokens, experts, 2.0), (100, 5, 1.15)):
         x, case = lesson.random_scores(world, n, e), f"n = {n}, e = {e}, c = {c:g}"
         x[:, 0] += 2  # tokens would prefer expert 0
-        full, small = ExpertChoice(e + 3, e, capacity_factor=c), partial(expert_choice.route, capacity_factor=c)
-        lesson.same_as_full_form(rows, world, full, small, n, case)
         counts = (expert_choice.route(x, lesson.one(world, e), c)[0] >= 0).sum(0).tolist()
         for which, count in (("fewest", min(counts)), ("most", max(counts))):
             what, k = "tokens of each expert in a group", costs.capacity(n, e, c)
             rows.add(what, "k = ⌊n · c/e⌋", k, count, "1", case=f"{which}, {case}")
-
-    choice = ExpertChoice(experts, experts, most=2)
-    capped = lesson.route_scores(choice, 2 * lesson.random_scores(world, 4 * tokens, experts), groups=4)
-    what = "most experts of a token with a cap of b"
-    rows.add(what, "b", 2, int(capped.experts_per_token().max()), "1", "Zhou et al. 2022, §3.3", relation="<=")
 
     x = lesson.random_scores(world, tokens, experts)
     x[-1] = 0.0

@@ -19,12 +19,6 @@ LEPIKHIN = "Lepikhin et al. 2020"
 def demo(world: World) -> list[Claim]:
     """Routes tokens to two experts; the table shows the loss, who gets slots, and what is dropped."""
     rows, experts = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1"), 8
-    full = GShard(experts + 3, experts)
-
-    def with_its_chances(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return gshard.route(x, weight, full.uniform(x[None], 1, "second")[0, :, 0])
-
-    lesson.same_as_full_form(rows, world, full, with_its_chances)
     even, predicted = lesson.balanced_scores(world, experts), costs.gshard_loss_at_balance(1.5, experts)
     balance, line = second_always(even, lesson.one(world, experts), 1.5)[2].item(), f"{LEPIKHIN}, algorithm 1, line 13"
     rows.add("loss at perfect balance", "α/E²", predicted, balance, "1", line, how="compared", tolerance=lesson.EXACT)
