@@ -102,7 +102,7 @@ MUTATIONS = table(
     ("mixture_of_experts.dropless.grouped_product", "weight.mT", "weight.mT.flip(0)"),
     by_claim("mixture_of_experts.shared_experts", "distance of the output from"),
     ("mixture_of_experts.shared_experts.SharedExperts.forward", "y + expert(x)", "expert(x)"),
-    by_claim("mixture_of_experts.shared_experts", "dropped tokens: distance of their output"),
+    by_claim("mixture_of_experts.shared_experts", "operations of both"),
     ("mixture_of_experts.shared_experts.SharedExperts.forward", "in self.shared", "in list(self.shared)[:1]"),
     by_claim("mixture_of_experts.z_loss", "z-loss, of random logits"),
     ("mixture_of_experts.z_loss.z_loss", "(z**2).mean()", "(z**2).sum()"),
