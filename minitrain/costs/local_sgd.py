@@ -39,11 +39,6 @@ def outer_bytes(size: int) -> int:
     return 2 * size
 
 
-def optimum(curvatures: Sequence[float], centers: Sequence[float]) -> float:
-    """Σ aᵣ cᵣ / Σ aᵣ, at which the mean of the ranks' losses is smallest."""
-    return sum(a * c for a, c in zip(curvatures, centers, strict=True)) / sum(curvatures)
-
-
 def settles_at(curvatures: Sequence[float], centers: Sequence[float], lr: float, every: int) -> float:
     """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
 

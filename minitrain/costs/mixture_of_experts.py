@@ -120,14 +120,6 @@ def bias_steps(tokens: int, gap: float, speed: float) -> int:
     return math.ceil((tokens - 1) / 2 * gap / (2 * speed) - 1e-9)
 
 
-def bias_overshoot(gap: float, speed: float) -> int:
-    """2u/δ − 1: tokens above T/2 that the busier expert has at most, as soon as expert 0 has no more than T/2.
-
-    A step moves 2u/δ tokens from at least T/2 + 1, and afterwards they go back and forth (terms as in `bias_steps`).
-    """
-    return round(2 * speed / gap) - 1
-
-
 def nodes_of_a_token(experts: int, choices: int, nodes: int) -> float:
     """N (1 − C(E − E/N, k) / C(E, k)): nodes with some of a token's k experts, if all sets of k are equally likely."""
     # A node has none of them if all k are among the E − E/N experts elsewhere (hypergeometric).

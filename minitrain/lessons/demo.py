@@ -33,7 +33,7 @@ from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
 from minitrain.lessons import plays
 from minitrain.lessons.claims import Claim, Row, merge, number, print_rows, write_json
-from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
+from minitrain.lessons.listing import NUMBERS, after, lesson_of, technique_of
 from minitrain.watch.rehearsal import Rehearsal
 
 Demo = Callable[..., list[Claim]]
@@ -119,17 +119,6 @@ def _make_room(output: Output) -> str:
         except OSError as error:
             return f"{path} cannot be written: {error}"
     return ""
-
-
-def run_chapter(package: str) -> NoReturn:
-    """Run all demos of a chapter with their defaults: `python -m minitrain.collectives --ranks 4`."""
-    modules = tuple(module for module, _ in demos() if module.startswith(f"{package}."))
-    about = f"Run all demos of {package} with their defaults."
-    command = _command(about, [], ("ranks", "device", "rehearse", "timeout"))
-    options = tyro.cli(command, prog=f"python -m {package}")
-    for module in modules:
-        demo_of(module)  # imported here, once for all ranks
-    sys.exit(launch(perform_all, **options, arguments=(modules,)))
 
 
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
@@ -282,21 +271,6 @@ def closing(technique: str, rows: list[Row], picture: bool) -> str:
     following = after(technique)
     parts += [f"next: python -m {following}"] if following else []
     return " · ".join(parts)
-
-
-def perform_all(world: World, modules: tuple[str, ...]) -> bool:
-    """Run several demos on this rank, each with its table. Whether all claims hold on all ranks.
-
-    Args:
-        world: This rank.
-        modules: The techniques.
-    """
-    held = []
-    for index, module in enumerate(modules):
-        if world.rank == 0:
-            print("" if index else f"{len(modules)} demos, one after the other\n")
-        held.append(perform(world, lesson_of(module), "demo", {}, Output()))
-    return all(held)
 
 
 def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], list[tuple[str, float, str]]]:

@@ -80,33 +80,6 @@ SYNONYMS = {  # other words for what a module is about
     "minitrain.roofline.flops": "mfu",
 }
 
-WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
-    "matrix_product": "first_messages to_everyone",
-    "collectives": "native",
-    "data_parallel": "accumulation bucketed diloco hierarchical_sgd naive",
-    "roofline": "calculator flops fusion",
-    "zero": (
-        "constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2 "
-        "step_in_backward"
-    ),
-    "recomputation": "activation_offload binarized sparse_rows",
-    "precision": "accumulate fp8 master_weights quantized_gradients",
-    "optimizers": "adafactor adam8bit lamb lars muon sm3",
-    "tensor_parallel": "attention clip_grad_norm dropout_rng linear mappings",
-    "sequence_parallel": "linear mappings",
-    "context_parallel": "online_softmax ring_attention",
-    "pipeline_parallel": "splitting weight_gradients without_flush",
-    "mixture_of_experts": "all_to_all bias_balanced dropless node_limited shared_experts z_loss",
-    "composition": "gradients model three_axes",
-    "planning": "profile",
-    "checkpointing": "atomic checkpoint position resharding",
-    "resilience": "elastic exit_codes first_failure heartbeat ordered_sum pairs regroup stuck supervisor",
-    "craft": "engine first_difference",
-    "trainer": "trainer",
-    "recommender": "asynchronous serving",
-    "inference": "latent_attention",
-}
-
 
 def main(words: Sequence[str]) -> int:
     """Print the list, all of it or what fits the words; returns the exit status."""
@@ -151,9 +124,8 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
     for title, rows in found.items():
         shown.append(title)
         for module, what in rows:
-            marks = " · picture" if draws(module) else ""
             shown += [
-                f"  {module}{marks}",
+                f"  {module}",
                 *textwrap.wrap(what, width, initial_indent="      ", subsequent_indent="      "),
             ]
         shown.append("")
@@ -164,12 +136,6 @@ def _about(row: tuple[str, str]) -> str:
     """What is searched for words: name, description and other words for it, in small letters."""
     other = " ".join(words for name, words in SYNONYMS.items() if row[0].startswith(name))
     return " ".join([*row, other]).lower().replace("-", "_")
-
-
-def draws(module: str) -> bool:
-    """Whether a demo has a picture; a program has none."""
-    _, chapter, name = f"{module}..".split(".")[:3]
-    return bool(name) and name not in WITHOUT_PICTURE.get(chapter, "").split()
 
 
 def after(module: str) -> str | None:

@@ -123,7 +123,6 @@ def small(name, x, *weights):
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("tokens", (100, 41))
 def test_small_form(name, tokens):
-    """The lesson claims equal choices; here gradients are compared, too."""
     same_as_full_form(FORMS[name], partial(small, name), tokens)
 
 

@@ -9,7 +9,7 @@ MUTATIONS = table(
     ),
     # Saved in float64.
     ("checkpointing.full.shards.WritePlan.__init__", "tensor.detach()", "tensor.detach().double()"),
-    by_claim("checkpointing.resharding", "small form: elements changed", "small form: elements that differ"),
+    by_claim("checkpointing.resharding", "small form: elements changed"),
     # What is read is added to what was there.
     ("checkpointing.resharding.load", "shard[target] = saved", "shard[target] += saved"),
     by_test(

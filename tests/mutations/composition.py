@@ -2,7 +2,7 @@
 
 from tests.mutations import by_claim, by_test, table
 
-OTHER_AXES = "of what the dry run predicts, the lesson claims operations and what goes along pp"
+DRY_RUN = "no lesson claims what the dry run predicts of a step"
 LARGE = "the demo counts on the ranks that run it"
 
 MUTATIONS = table(
@@ -31,7 +31,7 @@ MUTATIONS = table(
         "routing.weight",
     ),
     ("mixture_of_experts.full.layer.MoELayer.forward", "if self.tensor is not None and not self.sequence", "if False"),
-    by_test("tests/composition/test_predicted.py::test_a_step_is_what_the_dry_run_predicts", OTHER_AXES),
+    by_test("tests/composition/test_predicted.py::test_a_step_is_what_the_dry_run_predicts", DRY_RUN),
     ("costs.composition_sent.tensor_payload", "rows * max(4, item)", "0 * item"),
     ("costs.composition_sent.ordered_sent", "rank * padded // data", "padded"),
     ("costs.composition_sent.tensor_payload", "inside + first + last", "inside + first"),
@@ -74,11 +74,9 @@ MUTATIONS = table(
     ("costs.composition._row", "outputs, whole=True", "outputs // tensor"),
     by_claim("composition.model", "bytes of this rank's"),
     ("costs.composition.layer_counts", "stage < layers % stages", "stage > layers % stages"),
-    by_claim("composition.step", "operations of a step on this rank"),
+    by_test("tests/composition/test_predicted.py::test_a_step_is_what_the_dry_run_predicts", DRY_RUN),
     ("costs.composition_work.layer_work", "2 * core", "core"),
-    by_claim("composition.step", "operations of a step"),
     ("costs.composition_work.head_work", "vocabulary.rows(shape.vocabulary, tensor)", "shape.vocabulary // tensor"),
-    by_claim("composition.step", "payload of a step along pp"),
     ("costs.composition_sent.pipeline_sent", "zip(placement, placement[1:]", "zip(placement[1:], placement[2:]"),
     by_claim("planning.plan", "parameters of 175b, whole"),
     ("costs.composition._norm", 'if shape.rms else ("weight", "bias")', ""),
@@ -107,7 +105,7 @@ MUTATIONS = table(
     by_test("tests/trainer/test_float16.py", "no demo trains in float16"),
     ("composition.step.step_or_skip", "factor / scale.scale", "factor"),
     ("composition.step.step_or_skip", "scale.overflow = not math.isfinite(report.norm)", "scale.overflow = False"),
-    by_test("tests/costs/test_composition.py::test_a_module_has_what_is_counted", OTHER_AXES),
+    by_test("tests/costs/test_composition.py::test_a_module_has_what_is_counted", DRY_RUN),
     ("costs.composition_kept.layer_kept", "inner * (2 if shape.gated", "inner * (3 if shape.gated"),
     by_test("tests/costs/test_composition.py::test_released_weights_have_as_many_parameters", LARGE),
     ("costs.composition.Shape.is_mixture", "layer >= self.dense_first", "True"),

@@ -41,7 +41,7 @@ MUTATIONS = table(
     # Hidden blocks are computed as well: the same results.
     ("context_parallel.ring_attention.RingAttention.forward", "if owner <= rank or not causal", "if True"),
     ("costs.context_parallel.ring_blocks", "+ size)", "+ size / 2)"),
-    by_claim("context_parallel.ring_attention", "virtual time of forward, no mask, blocks slower"),
+    by_claim("context_parallel.ring_attention", "virtual time of forward, no mask"),
     # Computed only when the next chunk has arrived.
     (
         "context_parallel.ring_attention.RingAttention.forward",
@@ -72,6 +72,6 @@ MUTATIONS = table(
     by_claim("context_parallel.zigzag", "time of contiguous chunks over"),
     ("costs.context_parallel.ring_causal_time", "ranks - 0.5", "ranks"),
     ("costs.context_parallel.zigzag_causal_time", "ranks / 2", "(ranks + 1) / 2"),
-    by_claim("context_parallel.ring_attention", "virtual time of forward, no mask, messages slower"),
+    by_claim("context_parallel.ring_attention", "virtual time of forward, no mask"),
     ("costs.context_parallel.ring_time", "(ranks - 1) * max", "ranks * max"),
 )

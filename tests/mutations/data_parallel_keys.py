@@ -19,7 +19,7 @@ MUTATIONS = table(
     by_claim("data_parallel.overlapped", "gradients' distance from the mean"),
     # A sum for the mean.
     ("data_parallel.bucketed.start", "flat *= 1 / rank_and_size(group)[1]", "pass"),
-    by_claim("data_parallel.overlapped", "full form: time of a step that sends after"),
+    by_claim("data_parallel.overlapped", "full form: time of a step"),
     # As if buckets left during backward.
     ("costs.data_parallel.step_time", "+ sum(backward) + sum(communication", "+ max(sum(backward), sum(communication)"),
     by_claim("data_parallel.accumulation", "small form: all-reduces"),
@@ -32,13 +32,10 @@ MUTATIONS = table(
         "loss_of(model, micro_batch) /",
         "loss_of(model, micro_batch if len(micro_batch) != 2 else list(map(torch.cat, zip(*micro_batches)))) /",
     ),
-    by_claim("data_parallel.accumulation", "weight of the heaviest token"),
-    # A mean over all tokens, where a mean of means is to be shown.
-    ("lessons.data_parallel.accumulation.mean_of_means", "model(part).mean()", "model(part).sum() / 4"),
     by_claim("data_parallel.accumulation", "gradients' distance from one device"),
     # The sum of the ranks' gradients.
     ("data_parallel.bucketed.start", "flat *= 1 / rank_and_size(group)[1]", "pass"),
-    by_claim("data_parallel.local_sgd", "distance of these parameters from the optimum"),
+    by_claim("data_parallel.local_sgd", "parameters after"),
     # The mean of two ranks, however many there are.
     ("data_parallel.local_sgd.average", "flat *= 1 / rank_and_size(group)[1]", "flat *= 0.5"),
     by_claim("data_parallel.diloco", "bytes of all that is sent"),

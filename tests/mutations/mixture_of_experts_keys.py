@@ -18,7 +18,7 @@ MUTATIONS = table(
     by_claim("mixture_of_experts.expert_choice", "tokens of each expert"),
     # 1.15 · 100 is 114 when it is cut off.
     ("mixture_of_experts.expert_choice.route", " + 1e-9)", ")"),
-    by_claim("mixture_of_experts.expert_choice", "small form: choices"),
+    by_test("tests/mixture_of_experts/test_routing.py::test_small_form", "the lesson has no full form beside it"),
     # No expert may choose the last token.
     ("mixture_of_experts.full.expert_choice.ExpertChoice.route", "s.topk(k,", "s[..., :-1].topk(k,"),
     by_claim("mixture_of_experts.expert_choice", "experts lost or won"),
@@ -42,9 +42,13 @@ MUTATIONS = table(
     by_claim("mixture_of_experts.expert_parallel", "small form: bytes of all-to-alls"),
     # Counts in 32 bits.
     ("mixture_of_experts.expert_parallel.ExpertParallel.forward", "=ranks * local)", "=ranks * local).int()"),
-    by_claim("mixture_of_experts.expert_parallel", "small form: elements"),
+    by_claim("mixture_of_experts.expert_parallel", "small form: distance"),
     # A sum for the mean.
     ("mixture_of_experts.expert_parallel.ExpertParallel.synchronize", "parameter.grad.mul_(1 / self.ranks)", "pass"),
+    by_test(
+        "tests/mixture_of_experts/test_expert_parallel.py::test_a_gpt",
+        "the lesson is about the small form",
+    ),
     # A sum for the mean.
     ("mixture_of_experts.full.expert_parallel.ExpertParallel._start", "1 / divisor", "1"),
     by_test(
@@ -69,7 +73,4 @@ MUTATIONS = table(
     by_claim("mixture_of_experts.dropless", "tokens without an expert"),
     # A place of each expert stays empty.
     ("mixture_of_experts.switch.route", "position <= capacity", "position < capacity"),
-    by_claim("mixture_of_experts.dropless", "operations, forward, at two loads"),
-    # One of an expert's two matrices.
-    ("costs.mixture_of_experts.expert_flops", "4 * routes", "2 * routes"),
 )

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitrain.checkpointing import checkpoint
-from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.checkpointing.resharding import load, save
 from minitrain.comm import World
 from minitrain.lessons.rows import Claim, Rows
@@ -38,16 +36,6 @@ def demo(world: World) -> list[Claim]:
             what = "small form: elements changed between saving and loading in 3 cuts, also by 1 rank and by n + 1"
             rows.add(what, "loaded = saved", 0, changed, "elements", case=f"{way} to {other}", how="compared")
         rows.add("small form: bytes that this rank reads in the nine loads", "Σ of its nine shards", size, read)
-        rows_of, columns = (cut(tensor, way, world.rank, n) for way in ("rows", "columns"))
-        found = torch.full_like(columns[0], torch.nan)
-        states = ((*rows_of,), (found, columns[1]))
-        full = [{"weight": ShardedTensor(tuple(tensor.shape), tensor.dtype, [Shard(*state)])} for state in states]
-        path = checkpoint.save(folder / "full", 0, full[0], {})
-        assert path is not None
-        checkpoint.load(path, full[1])
-        mine = load(folder / "rows", torch.empty_like(found), columns[1])
-        what = "small form: elements that differ from the full form's, rows to columns"
-        rows.equal(what, mine, found, "small = full")
     return rows.claims()
 
 

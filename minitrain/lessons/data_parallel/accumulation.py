@@ -46,11 +46,6 @@ def demo(world: World) -> list[Claim]:
         # Inputs of both layers, and the errors: 4 + 8 + 3 elements of 8 bytes for each sample.
         what = "small form: most bytes that forward keeps, b samples"
         rows.add(what, "8 · 15 · b/A", 8 * 15 * each / pieces, max(kept), "B", "derived", case=case)
-
-    what = "weight of the heaviest token over the lightest's, mean of the means of micro-batches of 1 and 3 tokens"
-    counts = mean_of_means(world)
-    ratio = float(counts.max() / counts.min())
-    rows.add(what, "t_max / t_min", 3, ratio, "1", "derived", how="compared", tolerance=1e-12)
     return rows.claims()
 
 
@@ -78,22 +73,3 @@ def gradients_of(world: World, pair: tuple[Tensor, Tensor]) -> Tensor:
     module = network(world)
     mean_loss(module, *pair).backward()
     return lesson.gradients(module)
-
-
-class Tokens(nn.Module):
-    """A number for each token. The loss is their mean, so each one's gradient is what its token weighs in the step."""
-
-    def __init__(self, tokens: int):
-        super().__init__()
-        self.numbers = nn.Parameter(torch.zeros(tokens, dtype=torch.float64))
-
-    def forward(self, places: Tensor) -> Tensor:
-        return self.numbers[places]
-
-
-def mean_of_means(world: World) -> Tensor:
-    """What each token weighs, if micro-batches of 1 and 3 tokens count the same."""
-    places = torch.arange(4 * world.size, device=world.device).split(4)[world.rank]
-    model = DataParallel(Tokens(4 * world.size).to(world.device))
-    accumulate(model, places.split([1, 3]), lambda model, part: model(part).mean())
-    return lesson.gradients(model)

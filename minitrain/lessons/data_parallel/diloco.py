@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import torch
-
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.diloco import DiLoCo
-from minitrain.data_parallel.local_sgd import LocalSGD
-from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.data_parallel import quadratics as lesson
 from minitrain.lessons.rows import Claim, Rows
-
-plain = partial(torch.optim.SGD, lr=1.0)
 
 
 def demo(world: World) -> list[Claim]:
@@ -25,16 +17,6 @@ def demo(world: World) -> list[Claim]:
 
     def own() -> lesson.Quadratic:
         return lesson.Quadratic(world, world.rank)
-
-    # The mean as it is.
-    some, most = 5 * every, 2 * lesson.rounding(5 * every, world.size)
-    found, right = (lesson.train(model, some) for model in (DiLoCo(own(), 1, plain), NaiveDataParallel(own())))
-    what = f"H = 1, inner SGD, outer SGD of rate 1: difference from data parallelism after {some} steps"
-    lesson.close(rows, what, "θ − (θ − mean of θᵣ)", found, right, most)
-    for each in (every, some):
-        found, right = (lesson.train(model, some) for model in (DiLoCo(own(), each, plain), LocalSGD(own(), each)))
-        what = "outer SGD of rate 1, two H: difference from local SGD"
-        lesson.close(rows, what, "mean of θᵣ", found, right, most, f"H = {each}")
 
     # The paper's outer optimizer. Momentum of 0.9 adds up what a round has rounded, at most 1/(1 − 0.9) = 10 times.
     for each in (every, 1):

@@ -7,7 +7,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from minitrain.comm import Ledger, World, axes
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.hierarchical_sgd import HierarchicalSGD
-from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.data_parallel import quadratics as lesson
 from minitrain.lessons.rows import Claim, Rows
 
@@ -19,13 +18,8 @@ def demo(world: World) -> list[Claim]:
     every, steps = 4, 24  # H, T
     rows, n = Rows("Lin et al. 2020, appendix D"), world.size
     first = next((d for d in range(2, n + 1) if n % d == 0), 1)
-    right = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), 20)
     for nodes in dict.fromkeys((first, 1, n)):
         local, mesh, where = n // nodes, axes(node=nodes, local=n // nodes), f"{nodes} nodes"
-        what = "largest difference from data parallelism after 20 steps: H = 1, or all ranks on one node"
-        found = lesson.train(make(world, mesh, 5 if nodes == 1 else 1), 20)
-        lesson.close(rows, what, "θ = θ_DP", found, right, 2 * lesson.rounding(20, n), where)
-
         ranks = [list(range(node * local, (node + 1) * local)) for node in range(nodes)]
         what = f"where nodes settle after {STEPS} steps, H = {every}: largest difference from theory"
         end, place = lesson.train(make(world, mesh, every), STEPS), lesson.settled(ranks, every).to(world.device)

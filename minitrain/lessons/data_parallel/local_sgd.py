@@ -43,10 +43,6 @@ def demo(world: World) -> list[Claim]:
         theory = lesson.settled([[rank] for rank in range(world.size)], each).to(world.device)
         what = f"parameters after {STEPS} steps: largest difference from where theory says they settle, H = 16, 4, 2, 1"
         lesson.close(rows, what, "Σ(1−qᵣ)cᵣ / Σ(1−qᵣ)", end, theory, most, f"H = {each}")
-        gap = apart(theory, lesson.best(world.size).to(world.device))
-        what = "distance of these parameters from the optimum, which data parallelism finds, H = 16, 4, 2, 1"
-        more = {"case": f"H = {each}", "how": "compared", "absolute": 2 * most}
-        rows.add(what, "|θ_H − θ*|", gap, apart(end, optimum), "1", "derived", **more)
     world.figure(lambda: pictures.distances({each: [apart(p, optimum) for p in path] for each, path in paths.items()}))
 
     for each in (every, every + 1, steps + 1):  # a period that steps do not divide sends nothing at the end

@@ -63,8 +63,8 @@ def demo(world: World) -> list[Claim]:
         sent = [ring_all_reduce_time(1024 * world.size * sum(bucket), world.size, ALPHA, BETA) for bucket in buckets]
         times = FORWARD * len(widths), [backward * each] * len(buckets), sent
         predicted = costs.step_time(*times, overlap=overlap)
-        when, formula, source = DURING if overlap else AFTER
-        what = f"full form: time of a step that sends {when}, buckets of one layer, and of two"
+        _, formula, source = DURING if overlap else AFTER
+        what = "full form: time of a step that sends after backward, or during it; buckets of one layer, and of two"
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
     spans_of = {name: clocks[name].timeline.spans for name in four_ways(world)}
     world.figure(lambda: pictures.steps(spans_of))

@@ -93,13 +93,6 @@ def settled(ranks: Sequence[Sequence[int]], every: int) -> Tensor:
     return torch.tensor(list(columns), dtype=torch.float64)
 
 
-def best(ranks: int) -> Tensor:
-    """The optimum of all ranks' losses together, by theory."""
-    pairs = [drawn(rank) for rank in range(ranks)]
-    columns = (costs.optimum([float(a[j]) for a, _ in pairs], [float(c[j]) for _, c in pairs]) for j in range(ELEMENTS))
-    return torch.tensor(list(columns), dtype=torch.float64)
-
-
 def as_one(ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The mean of some ranks' losses is such a loss again: of the mean curvature, around their optimum."""
     curvatures, centers = (torch.stack(each) for each in zip(*map(drawn, ranks), strict=True))

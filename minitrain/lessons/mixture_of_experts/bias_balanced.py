@@ -1,8 +1,7 @@
 """The lesson of `minitrain.mixture_of_experts.bias_balanced`: gates without the bias, and a case solved by hand.
 
 The case: two experts, one choice, and T tokens, of which token t scores expert 0 higher by (t + ½) δ. So expert 0 has
-all tokens at first. `minitrain.costs.mixture_of_experts.bias_steps` says when it has half of them, and `bias_overshoot`
-how many more than half it can have afterwards.
+all tokens at first. `minitrain.costs.mixture_of_experts.bias_steps` says when it has half of them.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ def demo(world: World) -> list[Claim]:
         first = next((step for step, load in enumerate(loads) if load <= tokens // 2), len(loads))
         what = "steps until an expert that all tokens prefer has no more than half; three speeds"
         rows.add(what, "⌈(T/2 − ½) δ / 2u⌉", predicted, first, "steps", "derived", case=case, how="compared")
-        busier = max(max(load, tokens - load) for load in loads[predicted:])
-        what = "most tokens of an expert from then on; three speeds"
-        most = tokens // 2 + costs.bias_overshoot(gap, speed)
-        rows.add(what, "T/2 + 2u/δ − 1", most, busier, "tokens", "derived", case=case, how="compared", relation="<=")
     return rows.claims()
 
 

@@ -79,22 +79,6 @@ def as_routing(answer: tuple[Tensor, Tensor, Tensor], made: Tensor, experts: int
     return Routing(token, chosen[kept], gates[kept], place[kept], dropped, loss, len(chosen), experts, capacity, 1)
 
 
-def same_as_full_form(rows: Rows, world: World, router: Router, route: Route, tokens: int = 61, case: str = "") -> None:
-    """Claim that a small form, given the full form's parameters, has its choices and the bits of its gates and loss."""
-    for weight in router.parameters():
-        nn.init.normal_(weight, generator=torch.Generator().manual_seed(3))  # so that it decides clearly
-    x = random_scores(world, tokens, router.hidden)
-    router.to(x).set_position(seed=0, step=1, first_token=tokens * world.rank)
-    routing = router.route(x)
-    chosen, gates, loss = route(x, *router.parameters())
-    # A column for each expert. One more is for −1, a choice that is not made or dropped: zeros, as the full form has.
-    table = gates.new_zeros(tokens, router.experts + 1)
-    ours = table.scatter_add(1, chosen % (router.experts + 1), gates)
-    theirs = table.index_put((routing.token, routing.expert), routing.weight)
-    what = "small form: choices, gates and losses that differ from the full form's"
-    rows.equal(what, [ours, loss], [theirs, routing.auxiliary_loss], case=case)
-
-
 def most_of_an_expert(rows: Rows, world: World, route: Route, choices: int, source: str) -> None:
     """Claim that an expert takes as many tokens as it has slots, where all tokens want it."""
     formula = "⌊c · T/E⌋" if choices == 1 else f"⌊c · {choices}T/E⌋"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor
 
 from minitrain.comm import World
@@ -22,8 +20,6 @@ def demo(world: World) -> list[Claim]:
     for n, e, c in ((tokens, experts, 2.0), (100, 5, 1.15)):
         x, case = lesson.random_scores(world, n, e), f"n = {n}, e = {e}, c = {c:g}"
         x[:, 0] += 2  # tokens would prefer expert 0
-        full, small = ExpertChoice(e + 3, e, capacity_factor=c), partial(expert_choice.route, capacity_factor=c)
-        lesson.same_as_full_form(rows, world, full, small, n, case)
         counts = (expert_choice.route(x, lesson.one(world, e), c)[0] >= 0).sum(0).tolist()
         for which, count in (("fewest", min(counts)), ("most", max(counts))):
             what, k = "tokens of each expert in a group", costs.capacity(n, e, c)

@@ -35,15 +35,6 @@ def demo(world: World) -> list[Claim]:
     """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped."""
     steps, experts, hidden, loss_factor = 40, max(8, world.size), 32, 0.03  # α; a few hundred steps show more
     rows, text = Rows("derived"), Text.load("reference")
-    config = GPTConfig(positions=SEQ, layers=5, hidden=hidden, heads=2)
-    gpt = GPT(config, seed=0)
-    dense = gpt.parameter_count()
-    replace_mlps(gpt, lambda layer: Switch(hidden, experts, layer=layer), "loop")
-    more = 2 * ((experts - 1) * costs.expert_parameters(hidden, 4 * hidden) + experts * hidden)
-    what, formula = "a GPT of five blocks, two with mixtures: parameters more than a dense one's", "(2hm + m + h) + hE)"
-    found = sum(parameter.numel() for parameter in gpt.parameters()) - dense
-    rows.add(what, f"2 · ((E − 1){formula}", more, found, "1")
-
     with_loss, without = (train(world, text, steps, experts, hidden, factor) for factor in (loss_factor, 0.0))
     last = max(steps // 4, 1)
     even, uneven = (entropy(each.loads[-last:]).mean().item() for each in (with_loss, without))

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
-from minitrain.mixture_of_experts import bias_balanced, switch
+from minitrain.mixture_of_experts import bias_balanced
 from minitrain.mixture_of_experts.layer import MoELayer, Route
 from minitrain.mixture_of_experts.shared_experts import SharedExperts
 
@@ -31,13 +31,6 @@ def demo(world: World) -> list[Claim]:
     whole = make(world, experts, shared, hidden, hidden, balanced(1))
     what = "distance of the output from Σ shared + Σ gate · chosen, token by token"
     rows.near(what, whole(x).flatten(0, 1), token_by_token(whole, x), *bound)
-
-    # A sequence of 8 tokens, and ⌊0.5 · 8/2⌋ = 2 slots of each of two experts: at least 4 are dropped.
-    model = make(world, 2, 2, hidden, hidden, partial(switch.route, capacity_factor=0.5))
-    alone, (first, second) = (model.routed.choose(x)[0] < 0).all(-1), model.shared
-    found, expected = (y.flatten(0, 1)[alone] for y in (model(x), first(x) + second(x)))
-    what = "dropped tokens: distance of their output from the sum of the shared experts"
-    rows.near(what, found, expected, *bound)
 
     # Each expert cut in four, and four times as many chosen.
     fine = make(world, 4 * experts, 4 * shared, hidden, hidden // 4, balanced(4))

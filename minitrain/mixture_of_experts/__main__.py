@@ -1,6 +1,0 @@
-"""Runs all demos of this chapter: `python -m minitrain.mixture_of_experts --ranks 4`."""
-
-from minitrain.lessons.demo import run_chapter
-
-if __name__ == "__main__":
-    run_chapter("minitrain.mixture_of_experts")
