@@ -13,7 +13,6 @@ from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.data_parallel import quadratics as lesson
-from minitrain.lessons.pictures import data_parallel as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 PERIODS = (1, 2, 4, 16)  # each divides STEPS
@@ -21,10 +20,7 @@ STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
 
 
 def demo(world: World) -> list[Claim]:
-    """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle.
-
-    The picture: the distance from the optimum over the steps, for several H.
-    """
+    """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle."""
     every, steps = 4, 24  # H, T
     rows, most = Rows("Stich 2019, algorithm 1"), lesson.rounding(STEPS, world.size)
 
@@ -37,9 +33,8 @@ def demo(world: World) -> list[Claim]:
     lesson.close(rows, what, "mean of θ − αgᵣ = θ − αḡ", found, right, lesson.rounding(20, world.size))
 
     optimum = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), STEPS)
-    paths: dict[int, list[Tensor]] = {each: [] for each in PERIODS}
     for each in reversed(PERIODS):  # the farthest first, since a table shows the first case
-        end = lesson.train(model(each), STEPS, paths[each])
+        end = lesson.train(model(each), STEPS)
         theory = lesson.settled([[rank] for rank in range(world.size)], each).to(world.device)
         what = f"parameters after {STEPS} steps: largest difference from where theory says they settle, H = 16, 4, 2, 1"
         lesson.close(rows, what, "Σ(1−qᵣ)cᵣ / Σ(1−qᵣ)", end, theory, most, f"H = {each}")
@@ -47,7 +42,6 @@ def demo(world: World) -> list[Claim]:
         what = "distance of these parameters from the optimum, which data parallelism finds, H = 16, 4, 2, 1"
         more = {"case": f"H = {each}", "how": "compared", "absolute": 2 * most}
         rows.add(what, "|θ_H − θ*|", gap, apart(end, optimum), "1", "derived", **more)
-    world.figure(lambda: pictures.distances({each: [apart(p, optimum) for p in path] for each, path in paths.items()}))
 
     for each in (every, every + 1, steps + 1):  # a period that steps do not divide sends nothing at the end
         with Ledger() as ledger:

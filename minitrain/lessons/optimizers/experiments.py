@@ -73,19 +73,3 @@ def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -
         pass
     with torch.no_grad():
         return model(*Samples(text.validation, CONFIG.positions).batch(0, 256))[1].item()
-
-
-def trust_ratios(steps: int = 60) -> dict[str, list[float]]:
-    """‖x‖/‖r + λx‖ of each matrix in each step, while a small GPT is trained with LAMB."""
-    model, samples = GPT(CONFIG, seed=0), Samples(Text.load("reference").training, CONFIG.positions)
-    optimizer, (beta_1, beta_2) = LAMB(model.parameters(), lr=0.01), (0.9, 0.999)
-    ratios: dict[str, list[float]] = {name: [] for name, x in model.named_parameters() if x.dim() == 2}
-    before = [x.detach().clone() for x in optimizer.parameters]
-    for t, _ in enumerate(losses(model, [optimizer], samples, range(steps), 16), 1):
-        # What the step has used, from the means that it has left behind.
-        for (name, now), x, m, v in zip(model.named_parameters(), before, optimizer.m, optimizer.v, strict=True):
-            if name in ratios:
-                r = m / (1 - beta_1**t) / ((v / (1 - beta_2**t)).sqrt() + optimizer.eps)
-                ratios[name].append((x.norm() / (r + optimizer.weight_decay * x).norm()).item())
-            x.copy_(now.detach())
-    return {name.removesuffix(".weight"): each for name, each in ratios.items()}

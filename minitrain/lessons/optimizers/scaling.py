@@ -9,8 +9,6 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.optimizers.experiments import trust_ratios
-from minitrain.lessons.pictures import optimizers as pictures
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.scaling import linear, square_root
@@ -19,10 +17,7 @@ EXAMPLES = (-3.0, 1.0, 2.0, 8.0)  # derivatives of four examples: of mean 2 and 
 
 
 def demo(world: World) -> list[Claim]:
-    """Steps with batches k times as large, over all batches; the table shows what each scaling rule keeps.
-
-    The picture: LAMB's trust ratio in each matrix of a small GPT.
-    """
+    """Steps with batches k times as large, over all batches; the table shows what each scaling rule keeps."""
     # The rate of a batch of one example is a power of two; √k is exact, and k + 1 is odd.
     rows, lr, k = Rows("Krizhevsky 2014"), 0.125, 4
     batches = torch.tensor([*product(EXAMPLES, repeat=k)], dtype=torch.float64, device=world.device)  # (4ᵏ, k)
@@ -47,7 +42,6 @@ def demo(world: World) -> list[Claim]:
         # The root of k + 1, the step, its square and the ratio are rounded: fewer than 2³ units of 2⁻⁵³, as is the sum.
         near, source = 2.0**-50, "Malladi et al. 2022"
         rows.add(what, formula, predicted, found, "1", source, case=case, how="compared", tolerance=near)
-    world.figure(lambda: pictures.ratios(trust_ratios()))
     return rows.claims()
 
 

@@ -65,30 +65,6 @@ def sweep(by_rank: Sequence[dict[tuple[str, str, int], float]]) -> Figure:
     return figure
 
 
-def ratios(by_matrix: dict[str, list[float]]) -> Figure:
-    """A line per matrix over the steps, on a logarithmic scale; a color for each kind of matrix."""
-    kinds = {
-        "embedding.tokens": ("token embedding", "#000000"),
-        "embedding.positions": ("positions", "#999999"),
-        "attention.query": ("queries, keys", "#0072B2"),
-        "attention.key": ("queries, keys", "#0072B2"),
-        "attention.value": ("values", "#56B4E9"),
-        "attention.output": ("attention's output", "#D55E00"),
-        "mlp.up": ("MLP up", "#009E73"),
-        "mlp.down": ("MLP down", "#CC79A7"),
-    }
-    (figure, (axes,)), shown = panels(7, 3), set()
-    for name, values in by_matrix.items():
-        label, color = kinds[name.removeprefix("blocks.0.").removeprefix("blocks.1.")]
-        style = "--" if name.startswith("blocks.1.") else "-"
-        axes.semilogy(range(1, len(values) + 1), values, style, color=color, label=None if label in shown else label)
-        shown.add(label)
-    axes.set_xlabel("step (dashed: second block)")
-    axes.set_ylabel("trust ratio")
-    figure.legend(frameon=False, loc="outside right center", fontsize=9)
-    return figure
-
-
 def factored(square: Tensor) -> Figure:
     """The squares of a gradient, and the product of their row and column sums, which are drawn at its edges."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
