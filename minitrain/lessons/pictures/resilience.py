@@ -1,14 +1,13 @@
-"""Pictures of resilience: a hang as a monitor sees it, tests in pairs as a graph, a chain of sums by a ring."""
+"""Pictures of resilience: a hang as a monitor sees it, and tests in pairs as a graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from itertools import product
 
 from minitrain.comm.pictures import TIME
 from minitrain.costs import resilience as costs
-from minitrain.lessons.pictures.panels import Axes, Figure, panels
+from minitrain.lessons.pictures.panels import Figure, panels
 
 RED, GREEN, GRAY = "#D55E00", "#009E73", "#777777"
 
@@ -64,37 +63,3 @@ def pairs(rounds: dict[str, Sequence[tuple[int, int]]], faulty: Collection[int],
     axes.plot([], [], "o", markerfacecolor="none", markeredgecolor=RED, label="accused")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
-
-
-def sums(ranks: int, pieces: int) -> Figure:
-    """When each link carries what: the chain of an ordered sum, and a ring all-reduce of the same bytes."""
-    figure, both = panels(9, 2.4, 2, sharex=True)
-    chain, ring = both
-    links = ranks - 1
-    for link, piece in product(range(links), range(pieces)):
-        _box(chain, link, (link + piece) / pieces, 1 / pieces, "the sum so far", piece)
-        back = (pieces + links - 1 + links - 1 - link + piece) / pieces
-        _box(chain, link, back, 1 / pieces, "the result, back", piece)
-    for link, slot in product(range(ranks), range(2 * links)):
-        what = "the sum so far" if slot < links else "the result, back"
-        _box(ring, link, slot / ranks, 1 / ranks, what, (link - slot) % ranks)
-    chain.set_yticks(range(links), [f"{link} ↔ {link + 1}" for link in range(links)])
-    ring.set_yticks(range(ranks), [f"{link} → {(link + 1) % ranks}" for link in range(ranks)])
-    for axes, title in ((chain, "ordered sum, a chain"), (ring, "all-reduce, a ring")):
-        axes.invert_yaxis()
-        axes.set(title=title, xlabel="time, in S/B")
-    chain.set_ylabel("link")
-    figure.legend(*_looks(chain), loc="outside lower center", ncols=2, frameon=False)
-    return figure
-
-
-def _box(axes: Axes, row: int, start: float, width: float, what: str, number: int) -> None:
-    color, hatch = ("#56B4E9", "") if what == "the sum so far" else ("#009E73", "")
-    axes.barh(row, width, 0.7, start, color=color, hatch=hatch, edgecolor="white", label=what)
-    axes.text(start + width / 2, row, str(number), ha="center", va="center", fontsize=8)
-
-
-def _looks(axes: Axes) -> tuple[list, list]:
-    """One handle for each label, of which there are many."""
-    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    return list(found.values()), list(found)
