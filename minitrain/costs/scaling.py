@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from minitrain.costs import checkpointing
+
 
 def amdahl(serial: float, devices: float) -> float:
     """1/(s + (1−s)/n): the most that n devices speed up the same work, s being a part of t₁ (Amdahl 1967)."""
@@ -34,12 +36,26 @@ def repeated(serial: float, devices: int) -> float:
     return (1 - 1 / devices) * serial
 
 
-def efficiency(alone: float, devices: int, *lost: float) -> float:
-    """(t₁/n) / (t₁/n + lost): of n devices' time, the part that one device would have needed as well.
+def efficiency(alone: float, devices: int, *lost: float, kept: float = 1.0) -> float:
+    """g · (t₁/n) / (t₁/n + lost): of n devices' time, the part that one device would have needed as well.
 
     Args:
         alone: t₁.
         devices: n.
         lost: Seconds in each step of a device: repeated and uneven work, a pipeline's bubble, exposed messages.
+        kept: g, the part of all steps that no failure undoes (`kept`).
     """
-    return (alone / devices) / (alone / devices + sum(lost))
+    return kept * (alone / devices) / (alone / devices + sum(lost))
+
+
+def kept(devices: int, hours: float, saving: float, restart: float) -> float:
+    """Goodput of n devices that fail every `hours` each, with the best interval between saves (Daly 2006).
+
+    Args:
+        devices: n; any of them stops all, so that M = hours/n.
+        hours: From failure to failure of one device.
+        saving: Seconds that a checkpoint takes.
+        restart: Seconds of a restart.
+    """
+    mean = 3600 * hours / devices
+    return checkpointing.goodput(checkpointing.optimum(saving, mean), saving, restart, mean)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.costs import pipeline
+from minitrain.costs import checkpointing, pipeline
 from minitrain.costs import scaling as costs
 
 devices, part = st.integers(1, 20_000), st.floats(0.001, 1)
@@ -40,3 +40,10 @@ def test_a_bubble_leaves_what_chapter_11_says(ranks, microbatches):
 def test_uneven_shares_leave_the_mean_over_the_most(pieces, n):
     found = costs.efficiency(pieces, n, costs.uneven(pieces, n, 1))
     assert found == pytest.approx(pieces / n / costs.step_time(pieces, n, 1))
+
+
+def test_failures_of_many_devices_come_that_much_sooner():
+    interval = checkpointing.optimum(60, 3600)
+    # 1000 devices that fail every 1000 hours each fail once in an hour.
+    assert costs.kept(1000, 1000, 60, 600) == checkpointing.goodput(interval, 60, 600, 3600)
+    assert costs.efficiency(8, 4, 2.0, kept=0.9) == pytest.approx(0.9 * 2 / 4)

@@ -129,9 +129,8 @@ MUTATIONS = table(
     ("costs.layout.bar", "exposed + reached.contended * hidden", "exposed"),
     ("costs.layout_search.fits", "1 - ROOM", "1 + ROOM"),
     ("costs.layout_search.fastest", "[min(found)]", "[max(found)]"),
-    by_test(
-        "tests/planning/test_search.py::test_efficiency_is_one_gpus_time_over_that_of_all",
-        "the efficiency of a plan is shown, not claimed",
-    ),
+    by_test("tests/planning/test_scaling.py", "the efficiency of a plan is shown, not claimed"),
     ("planning.full.proposals.efficiency", "bar.compute - one / layout.ranks", "bar.compute"),
+    by_test("tests/planning/test_scaling.py", "the curve is drawn, not claimed"),
+    ("planning.full.scaling.curve", "divmod(steps.batch * count, gpus)", "divmod(steps.batch, 1)"),
 )

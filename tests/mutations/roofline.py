@@ -113,6 +113,8 @@ MUTATIONS = table(
     ("costs.scaling.step_time", "ceil(pieces / devices)", "pieces / devices"),
     by_claim("roofline.scaling", "efficiency of n ranks"),
     ("costs.scaling.repeated", "(1 - 1 / devices) * serial", "serial"),
+    by_test("tests/costs/test_scaling.py", "nothing fails here"),
+    ("costs.scaling.kept", "3600 * hours / devices", "3600 * hours"),
     by_claim("roofline.fusion", "bytes moved in tiles that are too large"),
     ("roofline.fusion.fused", "F.gelu(tile + bias), kept", "F.gelu(tile + bias) * kept, torch.ones_like(kept)"),
     by_claim("roofline.fusion", "elements that differ"),

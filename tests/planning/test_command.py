@@ -14,7 +14,8 @@ import pytest
 from minitrain.composition.presets import Preset
 from minitrain.composition.settings import Layout, Model, Steps, check_trained, problem
 from minitrain.costs import composition as costs
-from minitrain.planning.full import command, plan_time, proposals
+from minitrain.costs.roofline import Machine
+from minitrain.planning.full import command, plan_time, proposals, published
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.trainer import command as trainer
 
@@ -82,14 +83,31 @@ def test_json_agrees_with_the_table(capsys):
     assert printed == shlex.split(best["command"])
 
 
-def test_notes_on_uneven_layers():
+def test_the_picture_is_the_same_twice(capsys, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        assert run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--figure", str(tmp_path / name))[0] == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_notes_on_uneven_layers(capsys):
     found = proposals.judge(Model("175b"), Layout(2, 64, 8, True, microbatches=768), Steps(batch=1536), cluster())
     said = command.notes(command.Command(gpus=1024), cluster(), [found])
     assert said[0] == "Layout 1 is uneven: 32 × 2 + 32 × 1 layers in its stages."
+    shown = run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--heads", "3")[1]
+    assert "layers in its stages, because the last stage has the head, too" in " ".join(shown.split())
 
 
 def cluster(**given):
     return command.Command(**given).cluster
+
+
+def test_a_gpu_of_one_s_own():
+    own = cluster(gpu="mine", flops=100e12, memory=32e9, bandwidth=1e12, link=50e9, network=10e9, per_node=4)
+    assert own.machine == Machine("mine", flops=100e12, memory=1e12, size=32e9, link=50e9, network=10e9)
+    assert own.per_node == 4
+    assert cluster(gpu="A100-80").machine.name == "A100 80 GB"
+    assert cluster(gpu="h100", network=25e9).machine == cluster(gpu="h100").machine._replace(network=25e9)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +121,9 @@ def cluster(**given):
         (["--tokens", "inf"], "tokens=inf must be above 0, and finite"),
         (["--reached", "2"], "reached=2 is a part of the data sheet's figure: at most 1"),
         (["--figure", "/nowhere/x.svg"], "lies in no folder that exists"),
+        (["--curve", "/nowhere/x.svg"], "curve='/nowhere/x.svg' lies in no folder that exists"),
+        (["--preset", "tiny", "--gpus", "1", "--measure-to", "/nowhere/x.csv"], "lies in no folder that exists"),
+        (["--preset", "tiny", "--gpus", "1", "--measure-to", __file__], "has no column id, group, source"),
         (["--preset", "175b", "--gpus", "64", "--measure"], "preset=175b is larger than a machine"),
         (["--preset", "tiny", "--gpus", "32", "--batch", "64", "--measure"], "takes 32 ranks, and"),
     ],
@@ -111,6 +132,35 @@ def test_what_is_refused(capsys, arguments, message):
     status, shown, error = run(capsys, *arguments)
     assert status == 2 and not shown
     assert message in error
+
+
+@pytest.mark.slow("searches for a model of 10¹² parameters three times")
+def test_what_is_missing_where_nothing_fits():
+    ran = [sys.executable, "-m", "minitrain.plan", "--preset", "1t", "--gpus", "16"]
+    error = subprocess.run(ran, capture_output=True, text=True, timeout=100, check=False).stderr
+    assert error.startswith("no layout of 16 GPUs fits: dp2×tp8 needs least (ZeRO 3, recompute full")
+    # 16 bytes for each of 10¹² parameters, over 16 ranks, are a thousand GB.
+    assert "still holds 1,0" in error and "GB on rank 0, where 72.0 of a GPU's 80 GB can be used" in error
+    assert "GB are missing; the nearest that fits are 256 of these GPUs" in error
+    assert " 1 " in started("--preset", "1t", "--gpus", "256", "--top", "1")  # as it says
+
+
+@pytest.mark.slow("trains in three layouts")
+def test_trying_the_best(capsys, tmp_path):
+    """As JSON, and as rows: on a CPU, of which nothing is predicted, and in 32 bits."""
+    own = tmp_path / "own.csv"
+    arguments = ["--preset", "tiny", "--gpus", "2", "--batch", "4", "--dtype", "float32", "--layers", "2", "--measure"]
+    status, shown, _ = run(capsys, *arguments, "--measure-to", str(own))
+    assert status == 0
+    said = [line.split() for line in shown.splitlines() if "Measured here: " in line]
+    assert len(said) == 3 and "dp2" in [words[3] for words in said]
+    assert published.main(published.Command(runs=own)) == 0
+    listed = [line.split() for line in capsys.readouterr().out.splitlines() if "measured here, tiny" in line]
+    assert [words[0] for words in listed] == ["no"] * 3
+    for words, row in zip(said, listed, strict=True):
+        each = float(words[4].replace(",", "")) / 2  # of a GPU
+        assert float(row[2].replace(",", "")) == pytest.approx(each, abs=1)
+    assert "was in float32" in own.read_text()
 
 
 @pytest.mark.parametrize("preset", get_args(Preset))
@@ -124,3 +174,8 @@ def test_every_preset_can_be_planned(preset):
     assert refused is None if preset not in ("xl", "deepseek-v3") else refused  # 25 heads, and latent attention
     with nullcontext() if preset != "deepseek-v3" else pytest.raises(ValueError, match="can be planne"):
         check_trained(model)
+
+
+def test_a_model_is_the_same_when_its_options_are_read():
+    model = Model("8b", layers=2, tied=True, qk_norm=True, biases="qkv", norm_eps=1e-6)
+    assert trainer.read(proposals.options(model, Layout(), Steps())).model == model

@@ -129,3 +129,18 @@ def test_tensor_parallelism_fills_a_node():
             for pp, tp in ((2, 32), (4, 16), (8, 8), (16, 4), (32, 2))
         }
         assert seconds[8, 8] <= least * min(seconds.values())
+
+
+def test_runs_of_one_s_own(tmp_path):
+    head, first = RUNS.read_text("utf-8").splitlines()[:2]
+    own = tmp_path / "own.csv"
+    own.write_text(f"{head},flops,memory_GBps,link_GBps\n{first.replace(',H100,', ',mine,')},500e12,2000,300\n")
+    (run,) = published.read(own)
+    assert (run.machine.flops, run.machine.memory, run.machine.link) == (500e12, 2e12, 300e9)
+    assert 1 < published.seconds(run) / published.seconds(runs()[1]) < 989 / 500 * 1.1
+    own.write_text(f"{head}\n{first.replace(',H100,', ',mine,')}\n")
+    with pytest.raises(ValueError, match=r"own.csv', row 1: gpu='mine' is none of .* give flops, memory_GBps"):
+        published.read(own)
+    own.write_text("id,gpu\n1,H100\n")
+    with pytest.raises(ValueError, match="has no column 'dp'"):
+        published.read(own)

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps, check
+from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
-from minitrain.planning.full import proposals, published
-from minitrain.planning.full.time_model import fits
+from minitrain.planning.full import plan_time, proposals, published
+from minitrain.planning.full.time_model import fits, fitted
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
+A100 = fitted(MACHINES["A100 80 GB"])
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
 
 
@@ -49,12 +51,26 @@ def test_of_layouts_that_are_alike_only_the_fastest_is_found(sizes):
     assert len({proposals.axes(layout) for _, layout in found}) == len(found)
 
 
+def test_the_faster_of_two_that_are_alike_is_kept_also_where_its_bound_is_higher():
+    # Bounds 1, 2, 3 and seconds 9, 4, 5: the first in the order of bounds is the slowest.
+    a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
+    bounds, seconds = {a: 1.0, b: 2.0, c: 3.0}, {a: 9.0, b: 4.0, c: 5.0}
+    found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, lambda layout: "alike")
+    assert found == [(4.0, b)]
+
+
 def test_only_a_bound_above_the_slowest_that_is_kept_ends_the_search():
     # The third bound, 6, is above the fastest of the two that are kept, 5, and below the other, 9.
     a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
     bounds, seconds = {a: 1.0, b: 2.0, c: 6.0}, {a: 5.0, b: 9.0, c: 7.0}
     found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, keep=2)
     assert found == [(5.0, a), (7.0, c)]
+
+
+def test_a_search_where_nothing_fits_and_one_whose_bound_is_too_low():
+    every, least, fits, seconds = arguments = space(8, 4, 2.0)
+    assert search(every, least, lambda layout: False, seconds) == []
+    assert search(every, lambda layout: 0.0, fits, seconds) == exhaustive(*arguments, 10), "costs time only"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +97,10 @@ def test_all_layouts_are_accepted_by_the_trainer(model, gpus, batch):
     assert ("selective" in kinds) == (model.dropout > 0)  # a fused kernel recomputes by itself
 
 
+def test_uneven_stages_are_considered():
+    assert any(layout.stages == 80 for layout in layouts(GPT3, BATCH, 1024)), "96 layers over 16 · 5"
+
+
 LLAMA_3 = next(run for run in published.read() if run.number == 417)
 LLAMA, LONG_STEPS = replace(LLAMA_3.model, positions=131072), replace(LLAMA_3.steps, batch=128)
 
@@ -99,3 +119,44 @@ def test_llama_3_s_layout_for_long_sequences_is_among_those_that_fit():
     short, long = (plan.predict(LLAMA, replace(one, cp=cp), LONG_STEPS).held["activations"] for cp in (16, 1))
     assert 16 * short == long
     assert not fits(LLAMA, one, LONG_STEPS, LLAMA_3.machine)
+
+
+@pytest.mark.parametrize("layers", [7, 8, 11])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_no_pipeline_takes_less_than_its_bound(layers, schedule, tp):
+    model, steps = Model("gpt2", layers=layers, hidden=256, heads=4), Steps(batch=48)
+    for pp, microbatches, recompute in ((2, 4, "none"), (3, 12, "full"), (3, 48, "none")):
+        layout = Layout(1, pp, tp, schedule=schedule, microbatches=microbatches, recompute=recompute)
+        found = plan_time.bubble(model, layout, steps)
+        least = plan_time.least_span(layout, plan_time.stage_times(model, layout, steps), found.work)
+        assert found.ideal <= least <= found.span
+
+
+def test_uneven_splits_are_proposed_where_they_are_faster():
+    # GPT-2's head costs V/(12h + 2s) layers: 50257 / (9216 + 2048) = 4.5. Of 12 layers on 4 stages, the last stage
+    # works for 3 + 4.5 of them; with 4 + 4 + 3 + 1 the busiest works for 5.5.
+    model, steps, layout = Model("gpt2"), Steps(batch=512), Layout(pp=4, microbatches=512)
+    counts, part = proposals.uneven(model, layout, steps)
+    assert counts == [4, 4, 3, 1]
+    assert part == pytest.approx(5.46 / 7.46, abs=0.02)
+    # One layer fewer on the last stage is enough where the head costs V/(12h + 2s) = 50257 / (24576 + 2048) = 1.9.
+    wide = replace(model, hidden=2048, heads=16)
+    assert proposals.uneven(wide, Layout(pp=2, microbatches=512), steps)[0] == [7, 5]
+    # For GPT-3 the head costs a third of a layer, so 12 stages of 8 layers are as good as it gets.
+    assert proposals.uneven(GPT3, Layout(pp=12, tp=8, microbatches=96), Steps(batch=96)) is None
+    assert proposals.uneven(model, Layout(dp=4), steps) is None
+
+
+def test_what_limits_a_layout():
+    def limit(layout, model=GPT3, batch=1536):
+        return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.rpartition(",")[0]
+
+    assert limit(Layout(64, 2, 8, zero=1, microbatches=24, recompute="full")) == "recomputation"
+    assert limit(Layout(pp=8, tp=8, microbatches=4, sequence_parallel=True), batch=4) == "pipeline bubble"
+    assert limit(Layout(tp=8, microbatches=1536, sequence_parallel=True)) == "tp messages"
+    assert limit(Layout(dp=128, zero=3, microbatches=12)) == "dp messages"
+    assert limit(Layout(pp=64, tp=8, microbatches=1536, sequence_parallel=True)) == "uneven stages"
+    # Along cp: those of a ring as far as attention does not hide them, those of Ulysses all.
+    assert limit(Layout(4, 1, 8, cp=32, sequence_parallel=True, microbatches=384)) == "dp, cp messages"
+    assert limit(Layout(cp=32, cp_mode="ulysses", microbatches=1536)) == "tp, cp messages"

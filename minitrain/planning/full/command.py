@@ -27,7 +27,7 @@ from minitrain.costs import composition as costs
 from minitrain.costs.fabric import Fabric
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.roofline import MACHINES, Machine
-from minitrain.planning.full import measure, plan_time, proposals
+from minitrain.planning.full import plan_time, proposals
 from minitrain.planning.full.proposals import Proposal
 from minitrain.planning.full.time_model import Cluster, fitted
 
@@ -81,7 +81,10 @@ class Command:
         top: Layouts to show.
         every: Show all variants of one dp × pp × cp × tp, not only the fastest of them.
         measure: Try the three best layouts for five steps each, with the trainer, on this machine.
+        measure_to: Do so, and append what was measured to this file of runs, which
+            `python -m minitrain.planning.full.published --runs` reads.
         figure: Save a picture of the best layout's memory and of its step (.svg, .png or .pdf).
+        curve: Save the curve of scaling efficiency up to 16,384 GPUs, beside published ones; takes minutes.
         json: Print JSON.
     """
 
@@ -113,7 +116,9 @@ class Command:
     top: int = 10
     every: bool = False
     measure: bool = False
+    measure_to: Path | None = None
     figure: Path | None = None
+    curve: Path | None = None
     json: bool = False
 
     @property
@@ -176,14 +181,20 @@ def main(arguments: list[str] | None = None) -> int:
     asked = tyro.cli(Command, prog="python -m minitrain.plan", args=arguments, config=settled)
     try:
         # Before the search, which may take a minute.
-        if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
-            raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
-        if asked.measure:
+        for name in ("figure", "curve"):
+            path = getattr(asked, name)
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ValueError(f"{name}={str(path)!r} lies in no folder that exists")
+        if asked.measure or asked.measure_to:
+            # Refused before the search, and not after it.
+            from minitrain.planning.full import measure
+
             measure.refuse(asked.model, asked.gpus)
+            if asked.measure_to:
+                measure.last_number(asked.measure_to)
         cluster = asked.cluster
         found = proposals.propose(asked.model, asked.steps, asked.gpus, cluster, asked.top, asked.every)
-        tried = [each.layout for each in found[:TRIED]] if asked.measure else []
-        measured = [measure.tokens_per_second(asked.model, layout, asked.steps, TRIED_STEPS) for layout in tried]
+        measured = _measured(asked, cluster, found) if asked.measure or asked.measure_to else []
     except ValueError as error:
         complain(error)
         return 2
@@ -196,6 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
         from minitrain.planning.full.step_picture import picture
 
         save_figure(picture(asked.model, found[0].layout, asked.steps, cluster), asked.figure)
+    if asked.curve is not None:
+        from minitrain.comm.pictures import save_figure
+        from minitrain.planning.full import scaling
+
+        save_figure(scaling.picture(asked.model, asked.steps, asked.gpus, cluster), asked.curve)
     return 0
 
 
@@ -295,7 +311,7 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
     one = found[0].tokens / found[0].scaling / asked.gpus
     said.append(
         f"Scaling is efficiency (chapter 03), here {one:,.4g} tokens/s of one GPU with room for all · {asked.gpus:,} · "
-        f"{100 * found[0].scaling:.0f} %. Failures are not counted."
+        f"{100 * found[0].scaling:.0f} %. Failures are not counted; --curve draws them, too."
     )
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
@@ -316,3 +332,18 @@ def folded(line: str, width: int = 100) -> str:
             lines.append("   ")
         lines[-1] += f" {word}" if lines[-1] else word
     return " \\\n".join(lines)
+
+
+def _measured(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[float]:
+    from minitrain.planning.full import measure
+
+    tried = [each.layout for each in found[:TRIED]]
+    speeds = [measure.tokens_per_second(asked.model, layout, asked.steps, TRIED_STEPS) for layout in tried]
+    if asked.measure_to:
+        # Figures that were given, or a name that only they explain, are those of the machine at hand.
+        mine = any(asked.figures.values())
+        gpu, machine = (asked.gpu, cluster.machine) if mine else measure.gpu_at_hand()
+        for layout, speed in zip(tried, speeds, strict=True):
+            row = measure.row(asked.model, layout, asked.steps, asked.per_node, gpu, machine, speed)
+            measure.append(asked.measure_to, row)
+    return speeds

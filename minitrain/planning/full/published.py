@@ -5,6 +5,11 @@ whether it was read there ("read") or copied from another text ("secondary"). No
 
 The constants of `minitrain.planning.full.time_model` are fitted on the runs in 16 bits whose number is odd and below
 466 (`fit`) and tested on the others. Runs in 8 bits are for comparison: products with twice the peak, attention's not.
+
+    python -m minitrain.planning.full.published --runs my.csv --figure errors.svg
+
+adds your own rows, which `python -m minitrain.plan --measure-to my.csv` writes: the same columns; of a GPU that we do
+not know also flops, memory_GBps and link_GBps.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from minitrain.comm.terminal import complain
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import time_bar
 from minitrain.costs.fabric import Fabric
@@ -91,10 +97,23 @@ class Run:
         return self.usable and not self.low and not self.fitting
 
 
-def read() -> list[Run]:
-    """The published runs."""
-    with RUNS.open(encoding="utf-8") as file:
-        return [_run(line) for line in csv.DictReader(file)]
+def read(path: Path = RUNS) -> list[Run]:
+    """The runs of a file.
+
+    Raises:
+        ValueError: A column is missing, or a row cannot be understood; names the row.
+    """
+    with path.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    found = []
+    for line in lines:
+        try:
+            found.append(_run(line))
+        except KeyError as missing:
+            raise ValueError(f"runs={str(path)!r} has no column {missing}; those of {RUNS.name} are needed") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"runs={str(path)!r}, row {line.get('id')}: {error}") from None
+    return found
 
 
 def _run(row: dict[str, str]) -> Run:
@@ -106,9 +125,10 @@ def _run(row: dict[str, str]) -> Run:
     zero = 1 if pp > 1 and number("zero") >= 2 else number("zero")
     low, tp, recompute = row["precision"] == "fp8", number("tp"), row["recompute"]
     how = recompute if recompute in ("none", "selective", "full") else "none"
-    schedule = "interleaved" if vp > 1 else "1f1b"
+    # Only rows of one's own name these two; of the published ones the chunks tell.
+    schedule, mode = row.get("schedule") or ("interleaved" if vp > 1 else "1f1b"), row.get("cp_mode") or "zigzag"
     chunks = min(vp, number("layers") // pp) if schedule == "interleaved" else Layout.chunks
-    cut, more = tp > 1 and row["seq_parallel"] == "True", {"cp": number("cp"), "chunks": chunks}
+    cut, more = tp > 1 and row["seq_parallel"] == "True", {"cp": number("cp"), "cp_mode": mode, "chunks": chunks}
     layout = Layout(dp, pp, tp, 1, cut, zero, schedule, microbatches=batch // (dp * sequences), recompute=how, **more)  # type: ignore[arg-type]
     sizes = number("layers"), number("hidden"), number("heads"), number("seq"), number("vocab")
     mlp = "swiglu" if row["mlp"] == "swiglu" else "gelu"
@@ -138,8 +158,13 @@ def _run(row: dict[str, str]) -> Run:
 
 def _machine(row: dict[str, str]) -> Machine:
     name = row["gpu"].removesuffix(" 500 W")
-    # Nothing is predicted for a run that is not usable.
-    return MACHINES[name] if row["usable"] == "yes" else MACHINES.get(name, Machine(name, 0.0, 0.0, 0.0, 0.0, 0.0))
+    if not row.get("flops"):
+        if name in MACHINES:
+            return MACHINES[name]
+        if row["usable"] != "yes":
+            return Machine(name, 0.0, 0.0, 0.0, 0.0, 0.0)  # nothing is predicted for it
+        raise ValueError(f"gpu={name!r} is none of {', '.join(MACHINES)}; give flops, memory_GBps and link_GBps")
+    return Machine(name, float(row["flops"]), 1e9 * float(row["memory_GBps"]), 0.0, 1e9 * float(row["link_GBps"]), 0.0)
 
 
 def seconds(run: Run, cluster: Cluster | None = None) -> float:
@@ -269,10 +294,12 @@ class Command:
     """Compare the model of time with published runs.
 
     Attributes:
+        runs: A file with runs of your own, which are shown one by one.
         refit: Fit the constants anew on the runs with odd numbers, which takes some minutes, and print them.
         figure: Save the picture of predicted and measured speeds (.svg, .png or .pdf).
     """
 
+    runs: Path | None = None
     refit: bool = False
     figure: Path | None = None
 
@@ -280,7 +307,11 @@ class Command:
 def main(asked: Command) -> int:
     """Print the scoreboard; returns the exit status."""
     console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
-    all_runs = read()
+    try:
+        all_runs, own = read(), read(asked.runs) if asked.runs else []
+    except (ValueError, OSError) as error:
+        complain(error)
+        return 2
     if asked.refit:
         console.print(fit([run for run in all_runs if run.fitting]))
         return 0
@@ -290,10 +321,13 @@ def main(asked: Command) -> int:
         table.add_row(*row)
     console.print(table)
     worst = sorted((run for run in all_runs if run.usable), key=lambda run: -abs(found[run.number]))[:10]
-    console.print("the ten that are furthest off")
-    for run in worst:
-        said = f"{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
-        console.print(f"{100 * found[run.number]:+5.0f} %  {said}{f' ({run.note})' if run.note else ''}")
+    console.print("your runs: error, measured tokens/s of a GPU" if own else "the ten that are furthest off")
+    for run in own or worst:
+        speed = f"{run.speed:,.0f}  " if own else ""
+        said = f"{speed}{run.source}, {run.name}, {run.layout.ranks} × {run.gpu}, {run.layout}"
+        # A run of one's own that nothing is predicted for is listed all the same, and its note says why.
+        error = f"{100 * (off(run) if own else found[run.number]):+5.0f} %" if run.usable else "no figure"
+        console.print(f"{error}  {said}{f' ({run.note})' if run.note else ''}")
     left_out = sum(not run.usable for run in all_runs)
     console.print(f"{left_out} more runs are left out, each with its reason in {RUNS.name}")
     if asked.figure is not None:
