@@ -19,6 +19,7 @@ from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
 Name = Literal[
+    "checkpointing",
     "collectives",
     "composition",
     "context_parallel",

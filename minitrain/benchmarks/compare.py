@@ -60,8 +60,12 @@ def interleaved(
     ways: Mapping[str, Callable[[], object]],
     repeats: int,
     warmups: int = 4,
+    after: Callable[[], object] = lambda: None,
 ) -> dict[str, Medians]:
-    """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank."""
+    """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank.
+
+    `after` is called after each repetition, outside of the time that is measured.
+    """
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warmups + repeats):
@@ -75,6 +79,7 @@ def interleaved(
             if turn >= warmups:
                 wall[name].append(time.perf_counter() - begin)
                 cpu[name].append(time.process_time() - begin_cpu)
+            after()
     everyone = gather_objects((wall, cpu))
     medians = {}
     for name in ways:

@@ -83,8 +83,8 @@ class Steps:
     """The data and how to train on them; the defaults suit the preset tiny on the reference text.
 
     Attributes:
-        data: "reference" (0.4 MB), "library" (12 MB), or a path: of a text, of lines of JSON (.jsonl, .jsonl.gz),
-            of a folder with these, or of a folder that minitrain.prepare has written.
+        data: "reference" (0.4 MB), "library" (12 MB), or a path: of a text, of lines of JSON (.jsonl, .jsonl.gz,
+            .jsonl.zst), of a folder with these, or of a folder that minitrain.prepare has written.
         mix: Several sources in place of data, each as name=weight:data; weights sum to 1.
         steps: Optimizer steps of the whole run.
         batch: Sequences in a step, over all ranks.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import zlib
@@ -22,7 +23,7 @@ PIECE = 16 << 20  # bytes of a file that are read by one process; a file is not 
 LONGEST = 1 << 20  # bytes of a plain text that make one document, about: longer files are cut at ends of lines
 TAIL = 64 << 10  # bytes that a part of it may have more, to end with a line
 LINE = 64 << 20  # bytes of a line of JSON, at most: it is read whole
-LINES = (".jsonl", ".jsonl.gz")
+LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 NAMED = 5  # notes that are told; of others, how many there are
 
 
@@ -176,13 +177,16 @@ def opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """A file to read, uncompressed.
 
     Raises:
-        ValueError: It is cut off or damaged.
+        ValueError: It is cut off or damaged, or needs the package zstandard, which is not installed.
         OSError: It cannot be read; both name it.
     """
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as file:
                 yield file
+        elif path.suffix == ".zst":
+            with path.open("rb") as file, io.BufferedReader(Zstandard(path, file)) as inside:
+                yield inside
         else:
             with path.open("rb") as file:
                 yield file
@@ -192,9 +196,46 @@ def opened(path: Path) -> Iterator[io.BufferedIOBase]:
         raise error if error.filename else OSError(f"{path}: {error}") from error
 
 
+class Zstandard(io.RawIOBase):
+    """What is in a file of zstd's, one frame after the other.
+
+    The package's own reader takes a file that was cut off for one that ends.
+    """
+
+    def __init__(self, path: Path, file: io.BufferedIOBase):
+        if importlib.util.find_spec("zstandard") is None:
+            raise ValueError(f"{path} needs the package zstandard: pip install zstandard")
+        import zstandard
+
+        self._path, self._file, self._package = path, file, zstandard
+        self._frame: Any = None
+        self._packed = self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            # Few bytes, since each may become many thousands.
+            self._packed = self._packed or self._file.read(4096)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("the last frame has no end")
+                return 0
+            self._frame = self._frame or self._package.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = self._frame.decompress(self._packed)
+            except self._package.ZstdError as error:
+                raise ValueError(f"{self._path} is cut off or damaged: {error}") from error
+            self._packed, self._frame = self._frame.unused_data, None if self._frame.eof else self._frame
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
 def is_compressed(path: Path) -> bool:
     """Whether a file is compressed, by its name."""
-    return path.suffix == ".gz"
+    return path.suffix in (".gz", ".zst")
 
 
 def has_lines(path: Path) -> bool:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +46,7 @@ class Options:
     """What to prepare, and how.
 
     Attributes:
-        path: A file, or a folder of text files and lines of JSON (.jsonl, .jsonl.gz); "library": the source
+        path: A file, or a folder of text files and lines of JSON (.jsonl, .jsonl.gz, .jsonl.zst); "library": the source
             of Python's standard library.
         out: The folder to write; if not given, prepared/ and the path's name.
         tokenizer: bytes; bpe, which finds pairs in the text itself; or the path of a tokenizer.json, or of a folder
@@ -57,6 +57,7 @@ class Options:
         processes: How many to work with; 0: one for each core.
         overwrite: Remove what the folder holds.
         check: Read a prepared folder, given as the path, and name its damaged shards; write nothing.
+        drop_damaged: Take the damaged shards of a prepared folder, given as the path, out of its manifest.
     """
 
     path: Annotated[str, tyro.conf.Positional]
@@ -68,6 +69,7 @@ class Options:
     processes: int = 0
     overwrite: bool = False
     check: bool = False
+    drop_damaged: bool = False
 
     @property
     def folder(self) -> Path:
@@ -81,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     prog = "python -m minitrain.prepare"
     options = tyro.cli(Options, prog=prog, description="Prepare text for training.", args=arguments, config=settled)
     try:
-        if options.check:
-            return inspect(Path(options.path))
+        if options.check or options.drop_damaged:
+            return inspect(Path(options.path), options.drop_damaged)
         manifest = prepare(options)
         about = f"{told(manifest)}\nin {options.folder}; minitrain.train takes it as --data {options.folder}"
         print(shown(about), flush=True)
@@ -180,12 +182,25 @@ def _prepare(options: Options, files: Files, pieces: Sequence[Piece]) -> Manifes
     return manifest
 
 
-def inspect(folder: Path) -> int:
-    """Name the damaged shards of a prepared folder; the exit status."""
+def inspect(folder: Path, drop: bool) -> int:
+    """Name the damaged shards of a prepared folder, and take them out of its manifest if asked; the exit status."""
     manifest = Manifest.read(folder)
-    damaged = [what for _, what in manifest.damaged(folder)]
-    print("\n".join(damaged) or f"{folder}: all {len(manifest.shards)} shards are as they were written")
-    return 1 if damaged else 0
+    damaged = dict((shard.name, what) for shard, what in manifest.damaged(folder))
+    for what in damaged.values():
+        print(what)
+    left = tuple(shard for shard in manifest.shards if shard.name not in damaged)
+    if not damaged:
+        print(f"{folder}: all {len(left)} shards are as they were written")
+        return 0
+    if not drop:
+        print(f"{len(damaged)} of {len(manifest.shards)} shards are damaged; --drop-damaged leaves them out")
+        return 1
+    kept = replace(manifest, shards=left)
+    if not kept.tokens("training") or not kept.tokens("validation"):
+        raise ValueError(f"without {', '.join(damaged)} nothing is left to learn from or for validation; prepare again")
+    kept.write(folder)
+    print(f"left out {', '.join(damaged)}: {kept.tokens('training'):,} tokens to learn from are left")
+    return 0
 
 
 def _key(options: Options, pieces: Iterable[Piece]) -> str:

@@ -35,7 +35,7 @@ class Prepared:
     def __init__(self, folder: Path):
         self.folder, self.name, self.manifest = folder, str(folder), Manifest.read(folder)
         for _, what in self.manifest.damaged(folder, quick=True):
-            raise ValueError(f"{what}; prepare the data again")
+            raise ValueError(f"{what}; python -m minitrain.prepare {folder} --drop-damaged leaves its shard out")
         self.sha256 = self.manifest.sha256
         self.tokenizer: Tokenizer = Bytes(marked=True)
         if self.manifest.tokenizer != BYTES:
@@ -138,7 +138,8 @@ class Windows:
             if len(row) <= self.seq or row.max() >= self.manifest.vocabulary:
                 raise ValueError(
                     f"{shard.files(self.folder)[0]} is damaged at token {start:,}: not of a vocabulary of "
-                    f"{self.manifest.vocabulary:,}; prepare the data again"
+                    f"{self.manifest.vocabulary:,}; python -m minitrain.prepare {self.folder} --drop-damaged leaves "
+                    "it out"
                 )
             yield row
 

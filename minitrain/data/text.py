@@ -74,7 +74,7 @@ class Text:
             data: "reference": Python's language reference, as shipped with Python in `pydoc_data.topics` (0.4 MB).
                 "library": the source of its standard library, without tests (12 MB). Both differ between versions of
                 Python: compare `sha256`. Anything else is the path of a file, whose last 10 % are for validation, or of
-                a folder (see `split_files`). Where there are lines of JSON (.jsonl, .jsonl.gz), each is a
+                a folder (see `split_files`). Where there are lines of JSON (.jsonl, .jsonl.gz, .jsonl.zst), each is a
                 document, its text in the field "text", and a hash of each document says which are for validation.
 
         Raises:

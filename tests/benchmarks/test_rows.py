@@ -10,12 +10,14 @@ import pytest
 
 from minitrain.benchmarks.__main__ import show
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.checkpointing.full.memory import ROOT
 from minitrain.composition.settings import Model
 from minitrain.models import GPTConfig
 
 TINY = GPTConfig(vocabulary=11, positions=4, layers=2, hidden=4, heads=1)
 # benchmark: (arguments that make it small, ranks, the number of its rows on these)
 SMALL: dict[str, tuple[dict[str, Any], int, int]] = {
+    "checkpointing": ({"elements": 1000}, 2, 2),
     "collectives": ({"sizes": [1024, 4096]}, 3, 4),
     "composition": ({"model": Model(layers=4, hidden=16, heads=4, positions=8, tied=False), "batch": 4}, 2, 18),
     "context_parallel": ({"sizes": (4, 12, 8)}, 3, 6),  # without Ulysses, which cannot divide the heads
@@ -32,11 +34,12 @@ def measured(world, name):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in SMALL])
 def test_every_row_says_what_and_against_what(ranks, name):
-    _, size, count = SMALL[name]
+    before, (_, size, count) = set(ROOT.glob("minitrain-*")), SMALL[name]
     rows, *others = ranks(size).run(measured, name)
     assert len(rows) == count
     assert all(row.what and row.against and row.ours > 0 and row.theirs > 0 for row in rows)
     assert all([each.ours for each in other] == [row.ours for row in rows] for other in others)
+    assert set(ROOT.glob("minitrain-*")) <= before, "nothing is left in memory"
 
 
 def test_a_table_for_people(capsys):

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from minitrain.data import documents, prepare
 from minitrain.data.documents import Files, cut
@@ -50,17 +51,18 @@ def test_a_text_is_cut_before_a_space_or_between_letters():
             assert (begin + cut(text[begin:], from_end=False)) % size == 0
 
 
-def test_compressed_lines(tmp_path: Path):
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+def test_compressed_lines(tmp_path: Path, name: str):
     """Several frames one after the other, as `cat` makes them; a file that was cut off, damaged, or is none at all."""
     draw = random.Random(0)
     rows = [json.dumps({"text": f"{n} " + "".join(draw.choices("abcdef ", k=200))}) + "\n" for n in range(400)]
-    file = tmp_path / "a.jsonl.gz"
-    packed = gzip.compress("".join(rows[:200]).encode()) + gzip.compress("".join(rows[200:]).encode())
+    pack = gzip.compress if name.endswith("gz") else zstandard.ZstdCompressor(write_checksum=True).compress
+    packed, file = pack("".join(rows[:200]).encode()) + pack("".join(rows[200:]).encode()), tmp_path / name
     file.write_bytes(packed)
     assert [json.dumps({"text": text.decode()}) + "\n" for text, _ in read(file)] == rows
     for wrong in (packed[: len(packed) // 4], packed[:-5], "".join(rows).encode(), packed[:300] + b"x" + packed[301:]):
         file.write_bytes(wrong)
-        with pytest.raises(ValueError, match=f"{file.name}(, the line at byte .*, is no JSON| is cut off or damaged)"):
+        with pytest.raises(ValueError, match=f"{name}(, the line at byte .*, is no JSON| is cut off or damaged)"):
             read(file)
 
 

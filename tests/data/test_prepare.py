@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import zstandard
 
 from minitrain.data import documents, prepare, shard_writer, sources
 from minitrain.data.manifest import Manifest, Shard
@@ -40,16 +41,17 @@ def small(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Texts, lines of JSON in two ways, a binary and an empty file."""
+    """Texts, lines of JSON in three ways, a binary and an empty file."""
     made = tmp_path / "texts"
     (made / "deep").mkdir(parents=True)
     (made / "long.txt").write_text(text(1, 4000), encoding="utf-8")
     for number in range(20):
         (made / "deep" / f"{number}.md").write_text(text(number, 50 + number), encoding="utf-8")
-    for seed, name in enumerate(("a.jsonl", "b.jsonl.gz", "c.jsonl")):
+    for seed, name in enumerate(("a.jsonl", "b.jsonl.gz", "c.jsonl.zst")):
         lines = [json.dumps({"text": f"{name} {n}: " + text(100 * seed + n, 30), "n": n}) + "\n" for n in range(40)]
         data = "".join(lines).encode()
-        (made / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        packed = {"a.jsonl": bytes, "b.jsonl.gz": gzip.compress, "c.jsonl.zst": zstandard.ZstdCompressor().compress}
+        (made / name).write_bytes(packed[name](data))
     (made / "image.png").write_bytes(b"\x89PNG\0\0" * 50)
     (made / "empty.txt").touch()
     return made
@@ -82,8 +84,9 @@ def test_every_document_is_there_once(folder: Path, tmp_path: Path, tokenizer: s
     sizes = [sum(piece.size for piece in group) for group in prepare._groups(documents.Files.at(folder).pieces())]
     assert min(sizes[:-1]) >= 5000
     found = Counter(line for line in written(out).split("\n") if line)
-    lines = [json.loads(line)["text"] for name in "ac" for line in (folder / f"{name}.jsonl").open(encoding="utf-8")]
+    lines = [json.loads(line)["text"] for line in (folder / "a.jsonl").read_text("utf-8").splitlines()]
     lines += [json.loads(line)["text"] for line in gzip.open(folder / "b.jsonl.gz", "rt", encoding="utf-8")]
+    lines += [json.loads(line)["text"] for line in zstandard.open(folder / "c.jsonl.zst", "rt", encoding="utf-8")]
     lines += [path.read_text("utf-8") for path in [*folder.glob("deep/*"), folder / "long.txt"]]
     assert found == Counter(line for each in lines for line in each.split("\n") if line)
     assert sum(shard.documents for shard in manifest.shards) == 120 + 20 + 1
@@ -192,7 +195,7 @@ def test_what_cannot_be_prepared(folder: Path, options: dict, error: str, capsys
     assert error in capsys.readouterr().err
 
 
-def test_damaged_shards_are_named(folder: Path, tmp_path: Path, capsys):
+def test_damaged_shards_are_named_and_left_out_only_on_request(folder: Path, tmp_path: Path, capsys):
     out = tmp_path / "out"
     manifest = prepare.prepare(Options(str(folder), str(out), validation=0.2, processes=1))
     assert main([str(out), "--check"]) == 0
@@ -203,12 +206,16 @@ def test_damaged_shards_are_named(folder: Path, tmp_path: Path, capsys):
     file.write_bytes(data)
     Prepared(out)  # a flipped bit is not seen by its size
     cut.files(out)[0].write_bytes(b"")
-    with pytest.raises(ValueError, match=f"{cut.name}.tokens has 0 bytes, not .*; prepare the data again"):
+    with pytest.raises(ValueError, match=f"{cut.name}.tokens has 0 bytes, not .*--drop-damaged leaves its shard out"):
         Prepared(out)
     capsys.readouterr()
     assert main([str(out), "--check"]) == 1
     said = capsys.readouterr().out
-    assert flipped.name in said and cut.name in said and len(said.splitlines()) == 2
+    assert flipped.name in said and cut.name in said and "2 of" in said
+    assert main([str(out), "--drop-damaged"]) == 0
+    assert main([str(out), "--check"]) == 0
+    left = Manifest.read(out).tokens("training")
+    assert left == manifest.tokens("training") - flipped.tokens - cut.tokens
 
 
 def test_tokens_of_no_vocabulary_are_seen_when_they_are_read(folder: Path, tmp_path: Path):

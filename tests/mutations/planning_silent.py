@@ -21,6 +21,8 @@ MUTATIONS = table(
     ("planning.full.plan_tables.alike", "run[-1].coordinate.pp", "len(run)"),
     by_test("tests/planning/test_plan.py::test_seconds_of_a_step_and_both_utilizations", SHOWN),
     ("planning.full.plan_tables.time_table", "min(utilization, most)", "utilization"),
+    by_test("tests/planning/test_search.py::test_uneven_splits_are_proposed_where_they_are_faster", SHOWN),
+    ("planning.full.proposals.uneven", "range(1, counts[-1])", "range(1, counts[-1] - 1)"),
     by_test("tests/planning/test_command.py::test_json_agrees_with_the_table", SHOWN),
     ("planning.full.proposals.judge", "cluster.machine.flops,", "(cluster.reached.products * cluster.machine.flops),"),
     ("planning.full.command.days", "/ 86400", "/ 3600"),

@@ -294,6 +294,12 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
         # The first stages have one layer more, so the first and the last tell.
         if counts[0] != counts[-1]:
             said.append(f"Layout {number} is uneven: {runs(counts)} layers in its stages.")
+        if (other := proposals.uneven(asked.model, each.layout, asked.steps)) is not None:
+            said.append(
+                f"Layout {number} would need {100 * (1 - other[1]):.1f} % less time in its pipeline with "
+                f"{runs(other[0])} layers in its stages, because the last stage has the head, too. The trainer cannot "
+                "do this yet; Megatron-LM can (--decoder-last-pipeline-num-layers)."
+            )
     modes = sorted((each.layout.cp_mode, number) for number, each in enumerate(found, 1) if each.layout.cp > 1)
     for mode, those in groupby(modes, lambda pair: pair[0]):
         which = ", ".join(str(number) for _, number in those)

@@ -13,6 +13,7 @@ from functools import partial
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import scaling as costs
+from minitrain.costs.composition_work import Work
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.time_bar import Bar
 from minitrain.planning.full import plan_time
@@ -235,3 +236,34 @@ def described(layout: Layout) -> str:
     how = f", {layout.schedule}" if layout.pp > 1 else ""
     how += f" in {layout.chunks} chunks" if layout.schedule == "interleaved" and layout.pp > 1 else ""
     return f"ZeRO {layout.zero}{how}, recompute {layout.recompute}, {layout.microbatches} micro-batches"
+
+
+def uneven(model: Model, layout: Layout, steps: Steps) -> tuple[list[int], float] | None:
+    """A split of the layers with the head counted, if it makes the pipeline faster than the trainer's own split.
+
+    The last stage, which has the head as well, gets fewer layers: the number that makes the pipeline fastest. The other
+    stages share the rest, the first ones one more. Embeddings cost no operations.
+
+    Returns:
+        Layers of each stage, and how many times as long the pipeline takes; None where no such split is faster.
+
+    Source: Megatron-LM counts the head as a layer (`--account-for-loss-in-pipeline-split`); derived.
+    """
+    each, stages, layers = plan_time.stage_times(model, layout, steps), layout.stages, model.sizes.layers
+    if stages == 1 or model.sizes.experts:
+        return None
+    counts = [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    # The first stage has nothing but blocks, since embeddings cost no operations.
+    layer = tuple(part // counts[0] for part in each[0])
+    # What is left of the last stage without its blocks.
+    head = Work(*(part - counts[-1] * one for part, one in zip(each[-1], layer, strict=True)))
+    usual = float(plan_time.bubble(model, layout, steps).span)
+    best: tuple[float, list[int]] = (usual, [])
+    for last in range(1, counts[-1]):
+        rest = layers - last
+        split = [rest // (stages - 1) + (stage < rest % (stages - 1)) for stage in range(stages - 1)] + [last]
+        times = [Work(*(number * part for part in layer)) for number in split]
+        times[-1] += head
+        best = min(best, (float(plan_time.span_of(layout, tuple(times))), split))
+    # Less than half a per cent is below the model's own error.
+    return (best[1], best[0] / usual) if best[0] < 0.995 * usual else None
