@@ -102,14 +102,6 @@ def messages(ranks: int, microbatches: int, chunks: int = 1) -> int:
 # ---- without a flush: one pipeline over all N micro-batches of a training, an update after each backward ----
 
 
-def without_flush_speedup(ranks: int, microbatches: int, total: int) -> Fraction:
-    """(N/m)(m+p−1)/(N+p−1): time of 1F1B with a flush per m of N (`total`) micro-batches, over that without.
-
-    Tends to 1+(p−1)/m; each flush has a bubble of p−1 micro-batches (Narayanan et al. 2021, §2.2.1).
-    """
-    return Fraction(total, microbatches) * Fraction(microbatches + ranks - 1, total + ranks - 1)
-
-
 def pipedream_versions(ranks: int, rank: int) -> int:
     """p−r versions of the weights on rank r for N ≥ 2(p−1−r), one per micro-batch (Narayanan et al. 2019, §3.3)."""
     return ranks - rank

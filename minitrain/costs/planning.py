@@ -9,15 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 
-def cut_bounds(seconds: Sequence[float], stages: int) -> tuple[float, float]:
-    """max(Σt/p, longest) and Σt/p + (1 − 1/p) · longest: the slowest stage of the best cut is between them.
-
-    Source: Pinar & Aykanat 2004, §2, whose cuts may leave stages empty; filling them makes none slower.
-    """
-    mean, longest = sum(seconds) / stages, max(seconds)
-    return max(mean, longest), mean + (1 - 1 / stages) * longest
-
-
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
     """All ways to write a number as a sum of so many numbers from 1 on, in order: C(total − 1, parts − 1)."""
     for ends in combinations(range(1, total), parts - 1):

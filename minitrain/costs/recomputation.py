@@ -50,11 +50,6 @@ def peak_from_the_start(segment_input: int, layer: int) -> int:
     return segment_input + layer
 
 
-def layers_from_the_start(layers: int) -> int:
-    """L(L + 1)/2: layers computed again if backward begins at the first one each time, 1 + 2 + … + L of them."""
-    return layers * (layers + 1) // 2
-
-
 def gpt_layer_selective(batch: int, seq: int, hidden: int, heads: int, item: int = 4) -> int:
     """Bytes that a block keeps if attention's core is recomputed: 34sbh in 16 bits (Korthikanti et al. 2022, §5)."""
     kept = gpt_layer_activations(batch, seq, hidden, heads, fused=False, item=item)

@@ -27,7 +27,7 @@ MUTATIONS = table(
     by_claim("pipeline_parallel.without_flush", "bubble over the total"),
     # Over the time of the work, not over all time.
     ("costs.pipeline.bubble_over_total", "chunks * microbatches + ranks - 1", "chunks * microbatches"),
-    by_claim("pipeline_parallel.without_flush", "bytes sent by this rank"),
+    by_claim("pipeline_parallel.two_buffered", "bytes sent by this rank"),
     # Activations only, no gradients.
     ("costs.pipeline.sent", "for end in (stage, stage + 1)", "for end in (stage,)"),
     by_claim("pipeline_parallel.no_stashing", "bytes of versions"),

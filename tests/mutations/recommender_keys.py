@@ -13,13 +13,10 @@ MUTATIONS = table(
         "came = self._exchange(gradients, pending.wishes, self._dimensions, forth=True)",
         "came = [self._exchange(gradients, pending.wishes, self._dimensions, forth=True) for _ in gradients][0]",
     ),
-    by_claim("recommender.hybrid", "bytes to and from the busiest rank for tables, 4 steps, servers"),
-    # Ids of 4 bytes.
-    ("costs.embedding.step", "sum(partner) * ID", "sum(partner) * 4"),
     by_claim("recommender.hybrid", "AUC reached in 64 steps, expected over labels, beside the best without"),
     # Uphill.
     ("recommender.hybrid.HybridTables.push", "total / self.ranks)", "-total / self.ranks)"),
-    by_claim("recommender.asynchronous", "distance of rows and dense part", "loss on new impressions"),
+    by_claim("recommender.asynchronous", "distance of rows and dense part"),
     ("recommender.asynchronous.AsynchronousTable.take", "popleft()", "pop()"),
     by_claim("recommender.asynchronous", "updates that a row missed on average, the 3 most"),
     ("recommender.asynchronous.train", "table.staleness + 1", "table.staleness + 2"),

@@ -24,7 +24,7 @@ MUTATIONS = table(
     by_claim("recomputation.sparse_rows", "elements of gradients"),
     # 255 columns fit into a byte, so the last one is lost.
     ("recomputation.sparse_rows.Rows.of", "column.to(torch.uint8)", "column.clamp(max=254).to(torch.uint8)"),
-    by_claim("recomputation.delayed_precision", "loss of a step"),
+    by_claim("recomputation.delayed_precision", "elements of a layer's output"),
     # The activation itself is rounded, not only what is kept of it.
     (
         "recomputation.delayed_precision.DelayedPrecision.encode",
@@ -54,10 +54,11 @@ MUTATIONS = table(
     # One block on the device, or a fetch that begins when it is needed.
     ("lessons.pictures.recomputation.copies", "out[block - 2]", "out[block - 1]"),
     ("lessons.pictures.recomputation.copies", "asked, now = begin, begin + 2", "asked, now = begin + 2, begin + 2"),
-    by_claim("recomputation.every_kth", "operations more than in segments"),
+    by_test(
+        "tests/recomputation/test_every_kth.py::test_from_the_start_has_the_gradients_of_the_plain_chain",
+        "the lesson counts bytes of this way, and no gradients",
+    ),
     ("lessons.recomputation.every_kth.FromTheStart.backward", "ctx.blocks[:number]", "ctx.blocks[number - 1 : number]"),
     by_claim("recomputation.every_kth", "most bytes kept at once"),
     ("costs.recomputation.peak_from_the_start", "segment_input + layer", "2 * segment_input + layer"),
-    by_claim("recomputation.every_kth", "operations more than in segments"),
-    ("costs.recomputation.layers_from_the_start", "(layers + 1)", "layers"),
 )

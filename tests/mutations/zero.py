@@ -31,7 +31,7 @@ MUTATIONS = table(
         "the lesson counts what the small form holds, which has no masters",
     ),
     ("zero.full.sharded.Sharded._master_dtype", "torch.promote_types(dtype, torch.float32)", "self.compute_dtype"),
-    by_claim("zero.stage1", "full form: time of a step of 4 layers, messages under"),
+    by_test("tests/zero/test_stage1.py", "the small form waits for all messages"),
     ("zero.full.stage1.Zero1._arrive", "while self._next < len(self._turns) and", "while not self._turns and"),
     ("zero.full.sharded.Sharded._all_gather_parameters", "if not self._travels:", "if self._gathers:"),
     by_claim("zero.stage2", "full form: most bytes of gradients"),

@@ -104,14 +104,14 @@ class Distance(NamedTuple):
     weights: float
 
 
-def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
+def distance(settings: Settings, one: OneDevice, device: torch.device) -> Distance:
     """Make a training, train next to one device (`beside`), and give its groups back."""
     with closing(build(settings, device)) as training:
-        return beside(training, one, losses)
+        return beside(training, one)
 
 
-def beside(training: Training, one: OneDevice, losses: list[float] | None = None) -> Distance:
-    """Train for as many steps, and compare; `losses` takes those of each step."""
+def beside(training: Training, one: OneDevice) -> Distance:
+    """Train for as many steps, and compare."""
     samples, batch, tp = samples_of(training.settings), training.settings.steps.batch, training.axes.tp
     reports = gradients = 0.0
     for number, expected in enumerate(one.reports):
@@ -119,8 +119,6 @@ def beside(training: Training, one: OneDevice, losses: list[float] | None = None
         if number == 0:
             gradients = most(far(found, own) for _, found, own in shards(training, one.gradients, gradient))
         found = update(training, number, number * batch, loss)
-        if losses is not None:
-            losses.append(found.loss)
         reports = most([reports, *(abs(a - b) for a, b in zip(found, expected, strict=True))])
     weights = [far(shard, own) for _, shard, own in shards(training, one.weights, lambda line: line.master)]
     if training.settings.layout.zero < 3:  # else nothing is whole between steps

@@ -15,7 +15,6 @@ from dataclasses import replace
 from minitrain.comm import World
 from minitrain.composition.settings import Layout, Settings, fitting
 from minitrain.lessons.composition import common as lesson
-from minitrain.lessons.pictures import composition as pictures
 from minitrain.lessons.rows import Claim, Rows, most
 
 STEPS, BOUND = 2, 1e-9
@@ -28,16 +27,13 @@ def demo(world: World) -> list[Claim]:
     what = (
         f"losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's, in every layout"
     )
-    curves: dict[str, list[float]] = {}
     for model, layouts in ((dense, with_all_axes(n)), (replace(dense, experts=n + 2), with_experts(n))):
         one = lesson.one_device(Settings(model, steps=lesson.small_steps(n)), STEPS, world.device)
         for layout in layouts:
-            settings, losses = Settings(model, layout, lesson.small_steps(n)), list[float]()
-            apart = most(lesson.distance(settings, one, world.device, losses))
+            settings = Settings(model, layout, lesson.small_steps(n))
+            apart = most(lesson.distance(settings, one, world.device))
             case = lesson.label(settings)
             rows.add(what, "10⁻⁹", BOUND, apart, "1", case=case, how="compared", relation="<=")
-            curves |= {case: losses} if model is dense else {}
-    world.figure(lambda: pictures.losses(curves))
 
     return rows.claims()
 

@@ -1,4 +1,4 @@
-"""Pictures of composed training: all axes over nodes, the mesh of ranks with its groups, one loss in every layout."""
+"""Pictures of composed training: all axes over nodes, and the mesh of ranks with its groups."""
 
 from __future__ import annotations
 
@@ -41,18 +41,6 @@ def mesh(where: list[Where]) -> Figure:
 def _spot(place: dict[str, int]) -> tuple[float, float]:
     """Stages from left to right, replicas from top to bottom, tensor-parallel ranks slanting side by side."""
     return 2.6 * place["pp"] + 0.9 * place["tp"], -1.3 * place["dp"] - 0.45 * place["tp"]
-
-
-def losses(curves: dict[str, list[float]]) -> Figure:
-    """The loss of every layout, one curve over the other."""
-    figure, (axes,) = panels(8, 4.2)
-    for number, (name, losses) in enumerate(curves.items()):
-        # Each later curve is thinner, so that those below it can be seen.
-        width = 1 + 9 * (1 - number / max(1, len(curves) - 1))
-        axes.plot(losses, marker="o", markersize=width + 2, linewidth=width, label=name)
-    axes.set(xlabel="step", ylabel="loss, nats per byte", xticks=range(len(next(iter(curves.values())))))
-    axes.legend(frameon=False, fontsize=7, ncols=2)
-    return figure
 
 
 # axis -> its color, what it divides, and what travels along it.

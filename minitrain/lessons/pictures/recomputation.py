@@ -107,17 +107,6 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
     return figure
 
 
-def losses(by_width: dict[str, list[float]]) -> Figure:
-    """The losses over the steps, one line for each width; means of ten steps."""
-    figure, (axes,) = panels(7, 4)
-    for (name, values), style, color in zip(by_width.items(), ("-", "--", "-.", ":"), WAYS, strict=True):
-        means = [sum(values[at : at + 10]) / 10 for at in range(0, len(values) - 9, 10)]
-        axes.plot(range(10, len(values) + 1, 10), means, style, color=color, label=name)
-    axes.set(xlabel="step", ylabel="loss, mean of ten steps")
-    axes.legend(frameon=False, title="kept in")
-    return figure
-
-
 def copies(layers: int, copy: float) -> list[tuple[str, int, float, float]]:
     """Row, block, begin and end of each forward (1 long), backward (2 long) and copy of offloaded blocks.
 

@@ -8,45 +8,35 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm import Ledger, World
+from minitrain.comm import World
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
 from minitrain.lessons.pipeline_parallel.small import Observed
 from minitrain.lessons.rows import Claim, Rows
-from minitrain.pipeline_parallel import one_f_one_b, without_flush
+from minitrain.pipeline_parallel import without_flush
 
 SAMPLES, WIDTH = 2, 5
 
 
 def demo(world: World) -> list[Claim]:
-    """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is."""
-    microbatches, steps, total = 8, 3, 24  # m of a step of 1F1B, N/m and N of the whole training
+    """Runs small linear stages without a flush; the table shows that no rank waits but at the beginning and the end."""
     rows, n = Rows("Narayanan et al. 2021, §3.2"), world.size
-    runs = {count: continuous(world, count) for count in (microbatches, total)}
-    spans, sent = runs[total]
-    mine = [span for span in spans if span.rank == world.rank and span.lane == "compute"]
+    runs = {count: continuous(world, count) for count in (8, 24)}
+    mine = [span for span in runs[24] if span.rank == world.rank and span.lane == "compute"]
     what = "virtual seconds that this rank waits in the steady state, from its first backward to its last forward"
     rows.time(what, "0", 0, waits(mine), "Narayanan et al. 2019, §3.2")
     clock = {"how": "virtual clock"}
-    for count, (of_run, _) in runs.items():
+    for count, of_run in runs.items():
         busy = sum(span.end - span.start for span in of_run if span.lane == "compute") / n
         what = "bubble over the total time of N micro-batches, which goes to 0 as N grows"
         source = "Huang et al. 2019, §2.3"
         theory, idle = float(costs.bubble_over_total(n, count)), (end(of_run) - busy) / end(of_run)
         rows.add(what, "(p−1)/(N+p−1)", theory, idle, "1", f"{source}, for one step", case=f"N = {count}", **clock)
-    what, formula = "time of 1F1B with a flush per m micro-batches, over that without a flush", "(N/m)(m+p−1)/(N+p−1)"
-    theory = float(costs.without_flush_speedup(n, microbatches, total))
-    # The quotient of two exact numbers rounds.
-    ratio = end(with_flush(world, microbatches, steps)) / end(spans)
-    rows.add(what, formula, theory, ratio, "1", "derived", tolerance=1e-12, **clock)
-    theory = costs.sent([4 * SAMPLES * WIDTH] * (n - 1), n, total, world.rank).bytes
-    what = "bytes sent by this rank r, activations of A bytes"
-    rows.add(what, "N(2 − [r = 0] − [r = p−1]) · A", theory, sent)
     return rows.claims()
 
 
-def continuous(world: World, total: int) -> tuple[list[Span], int]:
-    """N micro-batches without a flush: the spans of all ranks, and the bytes that this rank sent."""
+def continuous(world: World, total: int) -> list[Span]:
+    """N micro-batches without a flush: the spans of all ranks."""
     stage = Observed(nn.Linear(WIDTH, WIDTH, device=world.device), world.rank)
     template = torch.zeros(SAMPLES, WIDTH, device=world.device)
     held: deque[tuple[Tensor, Tensor]] = deque()
@@ -61,19 +51,8 @@ def continuous(world: World, total: int) -> tuple[list[Span], int]:
         y.backward(torch.ones_like(y) if grad_y is None else grad_y)
         return None if world.rank == 0 else x.grad
 
-    with stage.clock, Ledger() as ledger:
-        without_flush.stream(total, forward, backward, template)
-    return stage.clock.timeline.gather().spans, ledger.sent
-
-
-def with_flush(world: World, microbatches: int, steps: int) -> list[Span]:
-    """The same micro-batches in steps of 1F1B: the spans of all ranks."""
-    stage = Observed(nn.Linear(WIDTH, WIDTH, device=world.device), world.rank)
-    template = torch.zeros(SAMPLES, WIDTH, device=world.device)
     with stage.clock:
-        for _ in range(steps):
-            inputs = [template.clone() for _ in range(microbatches)]
-            one_f_one_b.step(stage, inputs, inputs, nn.functional.mse_loss, template)
+        without_flush.stream(total, forward, backward, template)
     return stage.clock.timeline.gather().spans
 
 

@@ -6,15 +6,12 @@ from contextlib import closing
 
 import torch
 
-from minitrain.comm import SavedActivations, World
+from minitrain.comm import World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples
 from minitrain.lessons.rows import Claim, Rows
-from minitrain.models import gpt as models
-from minitrain.models.config import GPTConfig
 from minitrain.planning.memory_model import GPT, held
-from minitrain.recomputation.full.every_block import every_block
 from minitrain.train import build, train_step
 
 
@@ -36,20 +33,6 @@ def demo(world: World, hidden: int = 12) -> list[Claim]:
     predicted, measured = in_a_layout(world, gpt, Layout(pp=world.size, microbatches=2))
     rows.add("bytes of weights and states of this stage", "the same, of its layers", predicted, measured)
 
-    what = "bytes that forward of two sequences keeps, without and with full recomputation"
-    formula, source = "16bsh + 4bs + abs of a layer, and ends", "Korthikanti et al. 2022, §4"
-    tokens = torch.randint(256, (2, gpt.s), generator=torch.Generator().manual_seed(0)).to(world.device)
-    for full in (False, True):
-        # With one layer, what comes back in backward is less than what the loss has freed by then.
-        model = models.GPT(GPTConfig(gpt.V, gpt.s, 1, gpt.h, gpt.a), seed=0).to(world.device)
-        if full:
-            every_block(model)
-        with SavedActivations(model) as saved:
-            model(tokens, tokens.clone())
-        predicted = held(gpt._replace(L=1), 0, b=2, full=full)["activations"]
-        # CUDA's kernel fills each head's numbers per row up to a multiple of 32, and keeps 16 bytes of random state.
-        slack = 0 if full or world.device.type == "cpu" else 4 * 2 * gpt.a * (-gpt.s % 32) + 16
-        rows.add(what, formula, predicted, saved.bytes, source=source, case=f"full: {full}", absolute=slack)
     return rows.claims()
 
 

@@ -1,14 +1,12 @@
 """The lesson of `minitrain.planning.pipedream_planner`: all plans tried, published plans, and real ranks.
 
 PipeDream's paper and code do not agree on what a stage and a cut cost, and the published plans depend on it. Here are
-the code's two versions; the paper's is the technique's own default. With the published profiles, 16 workers in a flat
-network of 10 Gbit/s, and 4 workers for GNMT-8:
+the costs of its `optimizer.py`; the paper's are the technique's own default. With the published profiles, 16 workers in
+a flat network of 10 Gbit/s, and 4 workers for GNMT-8:
 
 - The costs of `optimizer.py` give all four published plans: 15-1 for VGG-16 and AlexNet, 16 for ResNet-50, 1-1-1-1.
 - The paper's give the same, but 8-8 for ResNet-50, since its all-reduce sends m times as much as a ring. In cluster B,
   two servers of 8 with 25 Gbit/s between them, they give 16 as published.
-- `optimizer_graph_hierarchical.py` adds all-reduce and computing up. It gives 15-1 for AlexNet, but 13-2-1 for VGG-16
-  and 8-5-3 for ResNet-50. In its example, VGG-16 on 4 workers with 1 GB/s, it gives 3-1, as do the others.
 - In levels, 15-1 cannot come out: the stages of the upper level are whole servers. So the published plans of 4 × 4
   workers must have been made for a flat network of 16.
 """
@@ -43,18 +41,12 @@ def code_stage(seconds: float, weights: float, m: int, bandwidth: float) -> floa
     return max(seconds, 4 * (m - 1) / m * weights / bandwidth) / m
 
 
-def hierarchical_stage(seconds: float, weights: float, m: int, bandwidth: float) -> float:
-    """A stage in `optimizer_graph_hierarchical.py`: nothing overlaps."""
-    return (seconds + 4 * (m - 1) / m * weights / bandwidth) / m
-
-
 def code_cut(activations: float, m: int, bandwidth: float) -> float:
-    """A cut in both: the replicas after it receive side by side."""
+    """A cut there: the replicas after it receive side by side."""
     return 2 * activations / (m * bandwidth)
 
 
 COST_MODELS = {"paper": (paper_stage, paper_cut), "optimizer.py": (code_stage, code_cut)}
-COST_MODELS["hierarchical"] = hierarchical_stage, code_cut
 
 
 def demo(world: World) -> list[Claim]:

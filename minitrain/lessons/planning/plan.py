@@ -5,8 +5,6 @@ Modules are on torch's `meta` device, which has shapes only: a trillion paramete
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from minitrain.comm import World
@@ -18,8 +16,6 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate, predict
-from minitrain.recomputation.full import selective
-from minitrain.roofline.flops import Flops
 from minitrain.tensor_parallel.full.parallelize import parallelize
 
 
@@ -44,16 +40,4 @@ def demo(world: World, preset: str = "175b") -> list[Claim]:
     what, divided_formula = "parameters of this tensor-parallel rank", "L(12h²/t + 7h/t + 6h) + V'h/t + sh + 2h"
     rows.add(what, divided_formula, predicted, counted, "1", "Shoeybi et al. 2019, §3")
 
-    what = "operations of a step, without recomputation, with selective and with full"
-    formula = "72bsLh²(1 + s/6h + V/12hL), and what is done again"
-    tiny = Model(layers=3, hidden=32, heads=4, positions=24, vocabulary=61)
-    tokens = torch.arange(48, device=world.device).view(2, 24)
-    for way, recompute in (("none", lambda gpt: None), ("selective", selective.cores), ("full", selective.every_block)):
-        gpt = GPT(replace(make_config(tiny), attention="plain"), seed=0).to(world.device)
-        recompute(gpt)
-        with Flops() as flops:
-            gpt(tokens, tokens)[1].backward()
-        done = plan_time.work(tiny, Layout(recompute=way), Steps(batch=2)).done
-        source = "Korthikanti et al. 2022, appendix A, equation 7; Narayanan et al. 2021, §5.1, equation 3"
-        rows.add(what, formula, done, flops.total, "1", source, case=way)
     return rows.claims()

@@ -39,29 +39,24 @@ def demo(world: World) -> list[Claim]:
     servers, batch = 1, 64  # ranks with tables, where hybrid is compared with servers, and impressions of each worker
     rows, setting, n = Rows(), Setting(Clicks(ids=1000), 5, batch), world.size
     same = f"elements of rows and states that differ from a parameter server's, {STEPS} steps"
-    busy = f"bytes to and from the busiest rank for tables, {STEPS} steps"
-    link = {"hybrid": "max over ranks of asked and served", "servers": "max over ranks of Σ (8 + 2dw) · ids"}
+    busy = f"bytes to and from the busiest rank for tables, {STEPS} steps, hybrid"
+    formula = "max over ranks of asked and served"
     workers = n - servers
     if workers < 1:
-        for what, formula in ((same, "0"), *((f"{busy}, {way}", formula) for way, formula in link.items())):
-            rows.needs(servers + 1, what, formula)
+        rows.needs(servers + 1, same, "0")
+        rows.needs(servers + 1, busy, formula)
     else:
-        group, ledgers = new_group(list(range(workers))), {"hybrid": Ledger()}
-        kept, ledgers["servers"] = click.served(world, split_roles(servers), setting, Adagrad(RATE), STEPS)
+        group, ledger = new_group(list(range(workers))), Ledger()
+        kept, _ = click.served(world, split_roles(servers), setting, Adagrad(RATE), STEPS)
         mine: dict[str, Table] = {}
         if world.rank < workers:
-            mine, ledgers["hybrid"] = train(world, setting, STEPS, group, pairwise, fixed=True)
+            mine, ledger = train(world, setting, STEPS, group, pairwise, fixed=True)
         ours, theirs = click.gathered(mine), click.gathered(kept)
         unlike = sum(click.different(ours[name], theirs[name]) for name in theirs)
         rows.add(same, "0", 0, unlike, "1", how="compared")
         sizes = [[each.sent.bytes + each.received.bytes for each in of] for of in step_costs(setting, STEPS, workers)]
-        loads = {"hybrid": sizes, "servers": []}
-        for step in range(STEPS):
-            of_rank = click.step_costs(setting, step, servers, workers)
-            loads["servers"].append([each.to_server.bytes + each.to_worker.bytes for each in of_rank])
-        for way, by_step in loads.items():
-            found = max(gather_objects(ledgers[way].sent + ledgers[way].received))
-            rows.add(f"{busy}, {way}", link[way], max(sum(of_one) for of_one in zip(*by_step, strict=True)), found)
+        found = max(gather_objects(ledger.sent + ledger.received))
+        rows.add(busy, formula, max(sum(of_one) for of_one in zip(*sizes, strict=True)), found)
 
     # Labels of the test are the probabilities themselves, so that the bound is free of luck.
     test, curve = setting.data.batch(-1, 4000), list[tuple[int, float]]()

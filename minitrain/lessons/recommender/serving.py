@@ -1,10 +1,9 @@
-"""The lesson of `minitrain.recommender.serving`: bytes of versions, equal rows in another process, damage."""
+"""The lesson of `minitrain.recommender.serving`: bytes of versions, equal rows in another process."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import torch
@@ -60,33 +59,8 @@ def demo(world: World) -> list[Claim]:
     what = "ids and elements served that differ from the trainer's at that version, all versions that were seen"
     rows.add(what, "0", 0, unlike, "1", how="compared")
 
-    what = "damaged versions that were served, of 10 torn and flipped ones, in place of the version before"
-    rows.add(what, "0", 0, damaged_that_are_served(), "1", "derived", how="compared")
     return rows.claims()
 
 
 def update(table: Table, keys: torch.Tensor) -> None:
     table.update(keys.to(table.device), torch.ones(len(keys), DIMENSION, device=table.device))
-
-
-def damaged_that_are_served() -> int:
-    """How many of ten damaged files are taken for a version: cut short at five places, or with a bit flipped there."""
-    taken = 0
-    with tempfile.TemporaryDirectory() as folder:
-        table = Table(DIMENSION, Adagrad(lr=0.2))
-        publisher = Publisher(table, folder)
-        update(table, torch.arange(50))
-        publisher.publish(1)
-        update(table, torch.arange(20))
-        path = publisher.publish(2)
-        whole = path.read_bytes()
-        for place in (0, 20, len(whole) // 3, len(whole) // 2, len(whole) - 1):
-            for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]):
-                path.write_bytes(damaged)
-                replica = Replica(folder)
-                try:
-                    with warnings.catch_warnings(action="ignore"):  # that it is damaged
-                        taken += replica.refresh() != 1
-                except RuntimeError:  # it was read as if it were whole
-                    taken += 1
-    return taken

@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
@@ -40,10 +39,6 @@ def demo(world: World) -> list[Claim]:
         estimate, found = costs.best_k_estimate(layers, width, wide * width), least(chain)
         what = "best k, linear layers that keep A bytes, of which I are their input"
         rows.add(what, "√(L · I/A)", estimate, found, "1", case=f"A = {wide}I", absolute=0.5)
-    again = (costs.layers_from_the_start(layers) - layers) * 2 * math.prod(widths) * trial.hidden
-    more = chain_operations(trial, FROM_THE_START) - chain_operations(trial, k=1)
-    what, formula = "operations more than in segments, linear layers, from the start", "L(L − 1)/2 · 2bsh²"
-    rows.add(what, formula, again, more, "1", "derived")
 
     gpt = {k: trial.step(in_segments(k)) for k in lengths if k <= 3}
     again, more = layers * costs.layer_flops(*widths), trial.operations(in_segments(2)) - trial.operations()
@@ -109,10 +104,3 @@ def chain_step(trial: lesson.Trial, k: int, wide: int = 1) -> lesson.Step:
         layers = [nn.Sequential(nn.Linear(hidden, inner), nn.Linear(inner, hidden)) for _ in layers]
     x = torch.randn(trial.batch, trial.sequence, hidden, device=trial.world.device, requires_grad=True)
     return lesson.measure(InSegments(nn.ModuleList(layers).to(x.device), k), x)
-
-
-def chain_operations(trial: lesson.Trial, k: int) -> int:
-    """Operations of such a step, as torch counts them."""
-    with FlopCounterMode(display=False) as counter:
-        chain_step(trial, k)
-    return counter.get_total_flops()

@@ -1,4 +1,4 @@
-"""The time of a step on the virtual clock: what there is to wait for in stage 1 and in stage 3.
+"""The time of a step on the virtual clock: what there is to wait for in stage 3.
 
 All layers are equal. Carrying one layer's parameters, or its gradients, takes c.
 """
@@ -38,11 +38,7 @@ def measured(
             lambda _, number=number: clock.work(backward, f"{number}", "backward")
         )
     model = stage(module, torch.optim.SGD, Comm(collectives=Network(clock, ALPHA, BETA)), lr=0.1)
-    if hasattr(model, "unshard_hooks"):
-        model.unshard_hooks.prefetch = overlap
-    elif overlap:
-        model.send_in_backward(1)
-        model.gather_in_forward(module)
+    model.unshard_hooks.prefetch = overlap
     begin = 0.0
     for _ in range(2):
         begin = clock.now
@@ -66,17 +62,6 @@ def spans_of_stage3(world: World, stage: Any) -> list[Span]:
 def carrying(ranks: int) -> float:
     """Virtual seconds of a reduce-scatter, or of an all-gather, of a layer: c."""
     return ring_reduce_scatter_time(4 * 256 * ranks, ranks, ALPHA, BETA)
-
-
-def overlapped_step_time(ranks: int, layers: int, forward: float, backward: float) -> float:
-    """Virtual seconds of a step of stage 1, whose messages travel while layers run.
-
-    If all were waited for, L(F + B + 2c). With overlap the first layer's parameters are waited for, and then each next
-    one's are on their way while a layer runs; and so are gradients, but for those of the layer that backward reaches
-    last: c + F + (L−1) · max(F, c) + B + (L−1) · max(B, c) + c. Where layers take longer than messages, 2c are left.
-    """
-    carry = carrying(ranks)
-    return 2 * carry + forward + backward + (layers - 1) * (max(forward, carry) + max(backward, carry))
 
 
 def step_time(ranks: int, layers: int, forward: float, backward: float, prefetch: bool = True) -> float:
