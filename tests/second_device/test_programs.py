@@ -67,7 +67,7 @@ def test_generate_evaluate_and_export(two, tmp_path, capfd):
 
 
 # Not composition, which compiles for GPUs, nor context_parallel, whose rival takes torch's own attention apart.
-BENCHMARKS = "checkpointing hybrid inference mixture_of_experts parameter_server precision recomputation".split()
+BENCHMARKS = "mixture_of_experts recomputation".split()
 
 
 @pytest.fixture(scope="module")
