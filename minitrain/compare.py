@@ -1,4 +1,4 @@
-"""Where two runs part: the settings that differ, and the first step whose numbers do.
+"""Where two runs part: the first step that differs, and in it the first tensor.
 
 python -m minitrain.compare runs/one runs/other
 """

@@ -244,6 +244,13 @@ class Gradients:
             for name, start, stop, offset in line.partition.segments(line.rank):
                 yield self._names[line.parameters[name]], gradient(line)[offset : offset + stop - start]
 
+    def parameter_pieces(self) -> Iterator[tuple[str, Tensor]]:
+        """What this rank steps of the parameters, in full precision, as views of its shards: name, and elements."""
+        for line, _ in self.lines():
+            assert line.master is not None
+            for name, start, stop, offset in line.partition.segments(line.rank):
+                yield self._names[line.parameters[name]], line.master.detach()[offset : offset + stop - start]
+
     @property
     def device(self) -> torch.device:
         return next(iter(self.parameters.values())).device

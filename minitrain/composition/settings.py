@@ -40,6 +40,7 @@ class Run:
         tensorboard: Write TensorBoard's event files too; it has to be installed.
         probes: Ask the model what this TOML file has, at each look at the held-out text: how likely it finds the end of
             a text, and which of two ends is likelier.
+        fingerprints: Write a checksum of each parameter and gradient of each step, for minitrain.compare; slow.
     """
 
     name: str = "train"
@@ -56,6 +57,7 @@ class Run:
     export: str | None = None
     tensorboard: bool = False
     probes: str | None = None
+    fingerprints: bool = False
 
     @property
     def folder(self) -> Path:

@@ -56,7 +56,7 @@ PROGRAMS = {
     "minitrain.generate": "Continues a text with the weights of a run.",
     "minitrain.evaluate": "The loss of a run's weights on held-out text.",
     "minitrain.export": "Writes a run's weights to a safetensors file, also as Hugging Face has them.",
-    "minitrain.compare": "Finds the settings and the first step in which two runs differ.",
+    "minitrain.compare": "Finds the first step and the first tensor in which two runs differ.",
     "minitrain.prepare": "Turns texts into shards of tokens that are mapped into memory.",
     "minitrain.tour": "Runs every demo and trains a small GPT, in 4 to 6 minutes.",
     "minitrain.benchmarks": "Compares these modules with what one would use instead.",

@@ -1,7 +1,7 @@
 """The command line of minitrain.compare: what two runs have in common, and where they part.
 
-It reads their settings and the numbers of their steps (`metrics.jsonl`). As with `diff`, the exit status is 0 if
-nothing differs and 1 if something does. `minitrain.craft.first_difference` finds the first tensor that differs.
+It reads their settings, the numbers of their steps (`metrics.jsonl`) and, where both were run with `--fingerprints`,
+the checksums of their tensors. As with `diff`, the exit status is 0 if nothing differs and 1 if something does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUMBERS = ("lr", "loss", "norm")  # of a step, in the order in which they come t
 
 @dataclass(frozen=True)
 class Compare:
-    """Find where two runs part that should be the same: the settings, and the first step that differ.
+    """Find where two runs part that should be the same: the first step that differs, and in it the first tensor.
 
     Attributes:
         one: A run's folder, such as runs/train.
@@ -72,7 +72,21 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
         step, name = parts
         values = " and ".join(f"{each[step].get(name, float('nan'))!r}" for each in steps)
         found.append(f"step {step}: the first whose {name} differs, {values}")
-    return found, parts is None
+    if a.layout.ranks != b.layout.ranks or a.layout != b.layout:
+        found.append("layouts differ, so ranks hold other parts of the tensors: no single tensor can be named")
+        return found, parts is None
+    if not (a.run.fingerprints and b.run.fingerprints):
+        found.append("to find the first tensor that differs, run both again with --fingerprints")
+        return found, parts is None
+    # Here, because it imports torch, and numbers are compared without it.
+    from minitrain.trainer.fingerprints import where_they_part
+
+    if tensor := where_they_part(one, other, a.layout.ranks):
+        step, name, rank = tensor
+        found.append(f"step {step}: the first tensor that differs is {name}" + (f", on rank {rank}" * (rank > 0)))
+    else:
+        found.append("all tensors of these steps have the same bits")
+    return found, parts is None and tensor is None
 
 
 def different(one: Settings, other: Settings) -> Iterator[str]:

@@ -12,7 +12,7 @@ from minitrain.checkpointing.full.background import Background
 from minitrain.checkpointing.full.memory import Memory, place
 from minitrain.checkpointing.full.weights import import_safetensors
 from minitrain.composition.settings import Settings
-from minitrain.trainer import identity, metrics, spikes
+from minitrain.trainer import fingerprints, identity, metrics, spikes
 
 if TYPE_CHECKING:
     from minitrain.trainer.trainer import Trainer
@@ -198,7 +198,7 @@ def clear(settings: Settings, first: bool) -> None:
     """
     options = settings.run
     if options.overwrite and first:
-        for name in ("checkpoints", "tensorboard", ASIDE, spikes.FOLDER, metrics.NAME):
+        for name in ("checkpoints", "tensorboard", ASIDE, spikes.FOLDER, fingerprints.FOLDER, metrics.NAME):
             checkpoint.delete(options.folder / name)
     if not (options.resume and options.flash_every):
         checkpoint.delete(place(options.folder))  # it would be found much later

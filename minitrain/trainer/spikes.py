@@ -147,6 +147,8 @@ def _rewind(trainer: Trainer, watch: SpikeWatch, step: int) -> bool:
         trainer.metrics.close()
         trainer.open_metrics()
         trainer.metrics.write({"rewound from": step, "to": begin, "left out": left_out})
+    if trainer.fingerprints:
+        trainer.fingerprints.cut(trainer.done)
     return True
 
 

@@ -40,6 +40,7 @@ from minitrain.precision.full import products
 from minitrain.trainer import config, identity, metrics, probes, profile, results, spikes
 from minitrain.trainer.display import Display, notes
 from minitrain.trainer.evaluation import evaluate
+from minitrain.trainer.fingerprints import Fingerprints
 from minitrain.trainer.refused import refusing
 from minitrain.trainer.saving import Saving, clear
 from minitrain.trainer.spikes import SpikeWatch
@@ -117,6 +118,7 @@ class Trainer:
         self.left_out: list[int] = []
         self._tokens: TokenLosses | None = None
         self.spikes: SpikeWatch | None = None
+        self.fingerprints: Fingerprints | None = None
         self.gave_up = False
         self.stopped, self.status, self._seconds = False, 0, 0.0
         self.metrics: metrics.Metrics | None = None
@@ -138,6 +140,8 @@ class Trainer:
                 self.display.say("times through: " + ", ".join(f"{name} {times:.2g}" for name, times in passes))
         with refusing():
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
+        if self.settings.run.fingerprints:
+            self.fingerprints = Fingerprints(self.folder, training, self.world.rank, self.done)
         with notes(self.display.say):
             if self.world.rank == 0:
                 config.write(self.folder, self.settings)
@@ -157,6 +161,8 @@ class Trainer:
             finally:
                 if self.metrics:
                     self.metrics.close()
+                if self.fingerprints:
+                    self.fingerprints.close()
             if not self.status:
                 self._end()
             self.saving.close()
@@ -164,11 +170,11 @@ class Trainer:
     def begin(self, training: Training) -> None:
         """Load the requested weights."""
         self.training = training
-        steps = self.settings.steps
+        options, steps = self.settings.run, self.settings.steps
         if self.sources or steps.on_spike:
             self._tokens = TokenLosses(training)
             self.spikes = SpikeWatch(training, self._tokens) if steps.on_spike else None
-        training.inspect = self.spikes.seen if self.spikes else None
+        training.inspect = self._inspect if self.spikes or options.fingerprints else None
         clear(self.settings, self.world.rank == 0)
         # No rank may look for checkpoints before rank 0 has removed those of an earlier run.
         gather_objects(None)
@@ -281,6 +287,12 @@ class Trainer:
         bits = None if self.tokenizer.kind == BYTES else found.get("validation bits per byte")
         self.display.evaluated(self.done, found["validation"], found.get("validation sources", {}), bits)
         return found
+
+    def _inspect(self, report: Report) -> bool:
+        """Before the optimizer's step: whether it is a spike; every rank calls it."""
+        if self.fingerprints:
+            self.fingerprints.write(self.done + 1, report)
+        return self.spikes is not None and self.spikes.seen(report)
 
     def _end(self) -> None:
         """The last checkpoint, and the results."""
