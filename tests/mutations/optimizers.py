@@ -179,7 +179,10 @@ MUTATIONS = table(
     ("costs.optimizers.newton_schulz", "singular_value**5", "singular_value**4"),
     by_claim("optimizers.muon", "operations of five"),
     ("costs.optimizers.newton_schulz_flops", "sorted((rows, columns))", "rows, columns"),
-    by_claim("optimizers.adafactor", "3 steps of the full form on flat shards"),
+    by_test(
+        "tests/optimizers/test_on_shards.py::test_every_stage_steps_as_one_device[3-Zero1-Adafactor]",
+        "the demo is of the small form",
+    ),
     # The full forms, under ZeRO.
     ("optimizers.full.on_shards.OnShards.summed", "all_reduce(total).wait()", "rank"),
     ("zero.full.partition.Partition.pieces", "slice(offset, offset + stop - start)", "slice(0, stop - start)"),
@@ -189,7 +192,7 @@ MUTATIONS = table(
     ("optimizers.full.adafactor.Adafactor.step", "total[-1] / elements", "total[-1]"),
     ("optimizers.full.adafactor.Adafactor.step", "** group", "* group"),
     ("optimizers.full.adafactor.Adafactor._second_moment", "/ rows, weight", "/ columns, weight"),
-    by_claim("optimizers.adafactor", "bytes of 3 steps under ZeRO-1"),
+    by_test("tests/optimizers/test_on_shards.py::test_bytes_of_a_step[2]", "the demo is of the small form"),
     ("optimizers.full.on_shards.OnShards.summed", "self._comm.ranks == 1", "True"),
     ("costs.optimizers.adafactor_payload", "+ 2 * item", "+ item"),
     by_test(
