@@ -7,7 +7,6 @@ import math
 from minitrain.checkpointing import interval
 from minitrain.comm import World
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons.pictures import checkpointing as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
@@ -20,17 +19,14 @@ def demo(world: World) -> list[Claim]:
     """Lets a training fail very often at seven intervals; the table shows goodput, and the intervals of theory."""
     mean, saving, restart = 60.0, 1.5, 4.0  # M, δ and R, minutes
     rows, daly = Rows("Daly 2006"), interval.daly(saving, mean)
-    found = {}
     for factor in FACTORS:
         tau = factor * daly
-        found[factor] = interval.simulate(tau, saving, restart, mean, FAILURES, seed=world.rank)
+        found = interval.simulate(tau, saving, restart, mean, FAILURES, seed=world.rank)
         predicted = costs.goodput(tau, saving, restart, mean)
         off = SIGMAS * costs.goodput_noise(tau, saving, restart, mean, FAILURES)
         what = f"goodput through {FAILURES:,} failures, at 7 intervals from a quarter to four times Daly's"
         formula, case = "τ / (M e^{R/M} (e^{(τ+δ)/M} − 1))", f"τ = {factor} of Daly's"
-        rows.add(what, formula, predicted, found[factor], "1", case=case, how="compared", absolute=off)
-    by_tau = {factor * daly: goodput for factor, goodput in found.items()}
-    world.draw = lambda: pictures.goodput(by_tau, mean, saving, restart)
+        rows.add(what, formula, predicted, found, "1", case=case, how="compared", absolute=off)
     for part in (0.001, 0.1, 1.5):
         s, saving, more = math.sqrt(2 * part), part * mean, {"case": f"δ = {part} M", "how": "compared"}
         best, bound = costs.optimum(saving, mean), costs.daly_error(saving, mean) * (1 + s)

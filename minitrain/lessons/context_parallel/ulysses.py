@@ -13,7 +13,6 @@ from minitrain.context_parallel import ulysses
 from minitrain.context_parallel.ring_attention import positions
 from minitrain.costs import context_parallel as costs
 from minitrain.lessons.context_parallel import common as lesson
-from minitrain.lessons.pictures import context_parallel as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 PAPER = "Jacobs et al. 2023, §3.2"
@@ -35,7 +34,6 @@ def demo(world: World) -> list[Claim]:
         lesson.near(rows, lesson.NEAR, found, tensors, seen, at, case)
         rows.add("bytes sent by this rank, forward", formula, predicted, found.forward.sent, case=case)
         rows.add("bytes sent by this rank, backward", formula, predicted, found.backward.sent, case=case)
-    world.figure(lambda: pictures.ulysses(n, heads, seq))
     what = "ranks that refuse n − 1 heads, before they send anything"
     if n == 1:
         rows.needs(2, what, "n", "derived")

@@ -14,7 +14,6 @@ from minitrain.comm import Ledger, World
 from minitrain.craft.loss_by_source import bits_per_byte, mean_by
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.craft import common
-from minitrain.lessons.pictures import craft as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 SOURCES, PILE, HIGHAM = ("prose", "code"), "Gao et al. 2020, §3.1", "Higham 2002, §4.2"
@@ -22,7 +21,7 @@ UNIT = 2.0**-53
 
 
 def demo(world: World) -> list[Claim]:
-    """Trains a small GPT on prose, and measures its loss on prose and code; the picture: both losses by position."""
+    """Trains a small GPT on prose, and measures its loss on prose and code."""
     rows, training, steps = Rows(), common.Training(world), 60
     with world.timed(f"{steps} steps"):
         for number in range(steps):
@@ -48,9 +47,6 @@ def demo(world: World) -> list[Claim]:
     for case, each in (("bytes", of_byte), ("pairs", of_pair)):
         found = bits_per_byte(each.mean().item(), len(each), len(text))
         rows.add(what, "H = −Σ p log₂ p", -entropy.nansum().item(), found, "bits", PILE, case=case, **rounding)
-    positions = torch.arange(common.SEQ, device=world.device)
-    of_sources = [mean_by(losses[sources == number], positions, common.SEQ)[0] for number in range(len(SOURCES))]
-    world.figure(lambda: pictures.by_position(dict(zip(SOURCES, of_sources, strict=True))))
     return rows.claims()
 
 

@@ -9,7 +9,6 @@ import torch
 from minitrain.comm import World
 from minitrain.craft import probes
 from minitrain.lessons.craft import common
-from minitrain.lessons.pictures import craft as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 PROMPT, RIGHT, WRONG = b"one of th", b"e ", b"q "
@@ -17,7 +16,7 @@ BLIMP, CARLINI = "Warstadt et al. 2020, §3", "Carlini et al. 2019, §4"
 
 
 def demo(world: World) -> list[Claim]:
-    """Asks a small GPT during its training how it would go on; the picture: the answers over the run."""
+    """Asks a small GPT during its training how it would go on; the table compares the answers before and after."""
     rows, training, path, steps = Rows(), common.Training(world, lr=1e-2), {}, 120
 
     def model(tokens: torch.Tensor) -> torch.Tensor:
@@ -32,7 +31,6 @@ def demo(world: World) -> list[Claim]:
                 path[number] = asked(PROMPT, RIGHT), asked(PROMPT, WRONG)
             if number < steps:
                 training.step(number)
-    world.figure(lambda: pictures.probes(path))
     every = math.fsum(math.exp(asked(PROMPT, bytes([token]))) for token in range(256))
     # In float64 a sum of 256 probabilities rounds 255 times, and so does the softmax; logarithms are below 16.
     what, rounding = "probabilities of all tokens that may follow, added up", 2 * (256 + 16) * 2.0**-53

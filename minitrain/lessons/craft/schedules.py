@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from minitrain.comm import World
 from minitrain.craft import schedules
-from minitrain.lessons.pictures import craft as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 STEPS, WARMUP, DECAY = 200, 20, 50
@@ -20,7 +19,7 @@ SGDR = "Loshchilov & Hutter 2017, §3"
 
 
 def demo(world: World) -> list[Claim]:
-    """Compares schedules with torch's, and measures the noise that a rate leaves; the picture: rates over a run."""
+    """Compares schedules with torch's, and measures the noise that a rate leaves."""
     rows = Rows()
     for steps, warmup in ((STEPS, WARMUP), (7, 3)):
         ours = torch.tensor([schedules.cosine(step, steps, warmup) for step in range(steps)], dtype=torch.float64)
@@ -48,7 +47,6 @@ def demo(world: World) -> list[Claim]:
     rows.add(f"{what}, warm-up, stable, decay", "T − d + 1", expected, in_common(stable), "steps", "Hu et al. 2024, §4")
     found = in_common(partial(schedules.cosine, warmup=WARMUP))
     rows.add(f"{what}, cosine", "w + 1", WARMUP + 1, found, "steps", SGDR)
-    world.figure(lambda: pictures.schedules(STEPS, WARMUP, DECAY))
     return rows.claims()
 
 

@@ -6,14 +6,11 @@ be claimed, only tried: `minitrain.lessons.data_parallel.rounds` trains one.
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from minitrain.comm import Ledger, World
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.lessons.data_parallel import quadratics as lesson
-from minitrain.lessons.pictures import data_parallel as pictures
 from minitrain.lessons.rows import Claim, Rows
 
 PERIODS = (1, 2, 4, 16)  # each divides STEPS
@@ -21,10 +18,7 @@ STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
 
 
 def demo(world: World) -> list[Claim]:
-    """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle.
-
-    The picture: the distance from the optimum over the steps, for several H.
-    """
+    """Averages parameters every H-th step; the table shows equality with H = 1, bytes, and where ranks settle."""
     every, steps = 4, 24  # H, T
     rows, most = Rows("Stich 2019, algorithm 1"), lesson.rounding(STEPS, world.size)
 
@@ -36,14 +30,11 @@ def demo(world: World) -> list[Claim]:
     what = "H = 1: largest difference from data parallelism after 20 steps of SGD"
     lesson.close(rows, what, "mean of θ − αgᵣ = θ − αḡ", found, right, lesson.rounding(20, world.size))
 
-    optimum = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), STEPS)
-    paths: dict[int, list[Tensor]] = {each: [] for each in PERIODS}
     for each in reversed(PERIODS):  # the farthest first, since a table shows the first case
-        end = lesson.train(model(each), STEPS, paths[each])
+        end = lesson.train(model(each), STEPS)
         theory = lesson.settled([[rank] for rank in range(world.size)], each).to(world.device)
         what = f"parameters after {STEPS} steps: largest difference from where theory says they settle, H = 16, 4, 2, 1"
         lesson.close(rows, what, "Σ(1−qᵣ)cᵣ / Σ(1−qᵣ)", end, theory, most, f"H = {each}")
-    world.figure(lambda: pictures.distances({each: [apart(p, optimum) for p in path] for each, path in paths.items()}))
 
     for each in (every, every + 1, steps + 1):  # a period that steps do not divide sends nothing at the end
         with Ledger() as ledger:
@@ -52,7 +43,3 @@ def demo(world: World) -> list[Claim]:
         what = f"payload of all-reduces in {steps} steps, H = {every}, {every + 1} and {steps + 1}"
         rows.add(what, "⌊T/H⌋ S", predicted, ledger.payload("all_reduce"), "B", "Stich 2019, §1", case=f"H = {each}")
     return rows.claims()
-
-
-def apart(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())

@@ -46,8 +46,8 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([each.flatten() for each in module.parameters()])
 
 
-def train(model: Any, steps: int, path: list[Tensor] | None = None) -> Tensor:
-    """Take steps of SGD, each followed by what `model` does then; returns all parameters. `path` gets each step's."""
+def train(model: Any, steps: int) -> Tensor:
+    """Take steps of SGD, each followed by what `model` does then; returns all parameters."""
     optimizer = torch.optim.SGD(model.parameters(), LR)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -57,8 +57,6 @@ def train(model: Any, steps: int, path: list[Tensor] | None = None) -> Tensor:
         optimizer.step()
         if hasattr(model, "after_step"):
             model.after_step()
-        if path is not None:
-            path.append(flat(model.module).detach())
     return flat(model.module).detach()
 
 

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
-from minitrain.lessons.pictures import mixture_of_experts as pictures
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts import switch
@@ -51,8 +50,6 @@ def demo(world: World) -> list[Claim]:
         wanted = costs.expert_flops(routes, hidden, 4 * hidden) + costs.router_flops(routes, hidden, count)
         what = f"small form: operations of {count} experts and their router, forward"
         rows.add(what, "4hm + 2hE a token", wanted, counter.get_total_flops(), "1")
-    routing = loop.router(x.flatten(0, 1), groups=len(x))
-    world.figure(lambda: pictures.load(routing.demand().tolist(), routing.load().tolist()))
     return rows.claims()
 
 

@@ -44,27 +44,6 @@ def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
     return figure
 
 
-def ulysses(ranks: int, heads: int, seq: int) -> Figure:
-    """The rank that holds each head of each token, before and after the first all-to-all."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 2.6), layout="constrained", facecolor="white")
-    by_token = [[token * ranks // seq for token in range(seq)] for _ in range(heads)]
-    by_head = [[head * ranks // heads for _ in range(seq)] for head in range(heads)]
-    titles = ("outside attention: a cut along the sequence", "in attention: a cut along the heads")
-    for axes, owner, title in zip(figure.subplots(1, 2), (by_token, by_head), titles, strict=True):
-        colors = ListedColormap([RANKS[rank % len(RANKS)][0] for rank in range(ranks)])
-        axes.imshow(owner, cmap=colors, vmin=-0.5, vmax=ranks - 0.5, aspect="auto")
-        for rank in range(ranks):
-            middle = (rank + 0.5) / ranks
-            x, y = (middle * seq, heads / 2) if owner is by_token else (seq / 2, middle * heads)
-            axes.text(x - 0.5, y - 0.5, f"rank {rank}", ha="center", va="center", color="white", fontsize=8)
-        axes.set(xlabel="token", ylabel="head")
-        axes.set_title(title, fontsize=10)
-    return figure
-
-
 def all_gather() -> Figure:
     """Bytes that a rank sends in a step, for three models, over the number of ranks; Ulysses ends with the heads."""
     from matplotlib.figure import Figure

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from minitrain.craft import schedules as factors
 from minitrain.lessons.pictures.panels import Figure, panels
 
 BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#D55E00", "#BBBBBB", "#000000"
@@ -23,20 +19,6 @@ def curves(lines: Mapping[str, tuple[Any, Any, dict[str, Any]]], x: str, y: str,
     axes.set(xlabel=x, ylabel=y, yscale=scale)
     figure.legend(frameon=False, loc="outside right center", fontsize=9)
     return figure
-
-
-def by_position(losses: Mapping[str, Tensor]) -> Figure:
-    """The loss of each source at each position: the first tokens have little to go by."""
-    colors = zip(losses.items(), (BLUE, ORANGE), strict=True)
-    lines = {name: (range(len(each)), each.cpu().tolist(), {"color": color}) for (name, each), color in colors}
-    return curves(lines, "position in the sample", LOSS)
-
-
-def probes(path: Mapping[int, tuple[float, float]]) -> Figure:
-    """The probability of the right and of the wrong continuation over the steps, on a logarithmic scale."""
-    right, wrong = ([math.exp(log) for log in logs] for logs in zip(*path.values(), strict=True))
-    lines = {"“the ”": (path, right, {"color": BLUE}), "“thq ”": (path, wrong, {"color": ORANGE})}
-    return curves(lines, "step", "probability of the end\nafter “one of th”", "log")
 
 
 def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int]) -> Figure:
@@ -70,17 +52,6 @@ def rewind(clean: Mapping[int, float], rewound: Mapping[int, float], unattended:
         "rewound": (rewound, rewound.values(), {"color": BLACK, "lw": 1}),
     }
     return curves(lines, "batch", LOSS)
-
-
-def schedules(steps: int, warmup: int, decay: int) -> Figure:
-    """The factor of the peak rate over the steps of a run, a curve per schedule."""
-    lines = {
-        "cosine to a tenth": (lambda step: factors.cosine(step, steps, warmup), BLUE),
-        "warm-up, stable, decay": (lambda step: factors.warmup_stable_decay(step, steps, warmup, decay), ORANGE),
-        "constant": (lambda step: factors.constant(step, warmup), BLACK),
-    }
-    drawn = {name: (range(steps), map(factor, range(steps)), {"color": c}) for name, (factor, c) in lines.items()}
-    return curves(drawn, "step", "learning rate\n/ its peak")
 
 
 def branches(losses: Mapping[str, Sequence[float]], begins: Mapping[str, int], first: int = 60) -> Figure:

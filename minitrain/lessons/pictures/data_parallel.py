@@ -63,17 +63,6 @@ def outer_step() -> Figure:
     return figure
 
 
-def distances(paths: dict[int, list[float]]) -> Figure:
-    """Distances from the optimum on rank 0, on a logarithmic scale; a line per H."""
-    figure, (axes,) = panels(7, 2.8)
-    for (every, path), color in zip(paths.items(), ("#000000", "#009E73", "#0072B2", "#D55E00"), strict=True):
-        axes.semilogy(range(1, len(path) + 1), path, color=color, label=f"H = {every}", lw=1)
-    axes.set_xlabel("step")
-    axes.set_ylabel("distance of rank 0\nfrom the optimum of all")
-    figure.legend(frameon=False, loc="outside right center", fontsize=9)
-    return figure
-
-
 def losses(found: Mapping[tuple[str, int], float]) -> Figure:
     """The losses over H, a line per form."""
     figure, (axes,) = panels(7, 2.8)

@@ -87,17 +87,6 @@ def _slot(axes: Axes, row: float, color: str, text: str) -> None:
     axes.text(1.05, row, text, ha="center", va="center", fontsize=8, color=ink, fontweight="bold")
 
 
-def load(wanted: Sequence[int], got: Sequence[int]) -> Figure:
-    """Tokens that each expert got, and those that found no slot."""
-    figure, (axes,) = panels(6, 3)
-    numbers = range(len(got))
-    axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="gray", label="chose it and found no slot")
-    axes.bar(numbers, got, color=COLORS[0], edgecolor="black", label="went through it")
-    axes.set(xlabel="expert", ylabel="tokens", xticks=numbers)
-    axes.legend(frameon=False)
-    return figure
-
-
 def rows_sent(routes: Sequence[Sequence[int]]) -> Figure:
     """A table of the rows that go from each rank to each, darker for more; next to it the way back, its transpose."""
     n, most = len(routes), max(max(row) for row in routes) or 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import exp, log
 
 from minitrain.comm.pictures import RANKS
-from minitrain.costs import vocabulary as costs
 from minitrain.lessons.pictures.panels import Figure, panels
 
 # What is drawn of each parameter: height and width in units of h/2, and the dim that is cut, None where none is.
@@ -44,48 +43,6 @@ def weights(ranks: int) -> Figure:
     axes.text(left, -9.4, "numbers: the rank that holds the piece; gray: on every rank", ha="right", fontsize=9)
     axes.set(xlim=(-0.3, left), ylim=(-9.8, 1.9), aspect="equal")
     axes.axis("off")
-    return figure
-
-
-def vocabulary(ranks: int, size: int) -> Figure:
-    """The table's rows, cut over the ranks, with the padding at the end."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 0.6 + 0.45 * ranks), layout="constrained")
-    axes = figure.add_subplot()
-    held = costs.rows(size, ranks)
-    for rank in range(ranks):
-        real = costs.real_rows(size, ranks, rank)
-        color, hatch = RANKS[rank % len(RANKS)]
-        axes.barh(rank, real, left=rank * held, color=color, hatch=hatch, edgecolor="black")
-        if real < held:
-            axes.barh(rank, held - real, left=rank * held + real, color="white", edgecolor="black", hatch="///")
-        first, last = rank * held, rank * held + real - 1
-        text = "padding only" if not real else f"token {first}" if real == 1 else f"tokens {first} to {last}"
-        beside = rank * held + held + 0.5 if rank < ranks / 2 else rank * held - 0.5
-        axes.text(beside, rank, text, va="center", ha="left" if rank < ranks / 2 else "right", fontsize=9)
-    axes.set(xlabel=f"row of the table (V = {size}, V' = {ranks * held}; hatched: padding)")
-    axes.set(yticks=range(ranks), yticklabels=[f"rank {rank}" for rank in range(ranks)], xlim=(0, ranks * held))
-    axes.invert_yaxis()
-    return figure
-
-
-def loss(ranks: int) -> Figure:
-    """What is sent of a token: gathered logits, and three numbers, over the size of the vocabulary."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.5, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    sizes = [2**power for power in range(8, 19)]
-    gathered = [costs.gathered_logits_traffic(1, size, ranks, 0).bytes for size in sizes]
-    three = [costs.loss_traffic(1, ranks, 0).bytes for _ in sizes]
-    axes.plot(sizes, gathered, "o-", color="black", label="gathered logits")
-    axes.plot(sizes, three, "s--", color="#777777", label="three numbers")
-    axes.set(xscale="log", xlabel="vocabulary", ylabel=f"bytes a token from each of {ranks} ranks")
-    axes.set_yscale("log") if ranks > 1 else None
-    axes.axvline(50257, color="#888888", lw=1)
-    axes.annotate("GPT-2", (50257, max(three[0], 1)), xytext=(4, 12), textcoords="offset points")
-    axes.legend()
     return figure
 
 

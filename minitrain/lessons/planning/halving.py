@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import pipeline_time
 from minitrain.lessons.planning.partition import stage_times
 from minitrain.lessons.rows import Claim, Rows
@@ -15,7 +14,6 @@ LAYERS = (3, 1, 4, 1, 5, 2, 2, 1)  # virtual seconds
 
 def demo(world: World) -> list[Claim]:
     """Chooses by short trials; the table shows trials, their steps, and a cut that is chosen by virtual time."""
-    world.figure(pictures.rounds)
     rows = Rows("Jamieson & Talwalkar 2016, figure 1")
     for n, steps, eta in ((16, 100, 4), (7, 50, 2), (10, 45, 3)):
         asked: list[int] = []

@@ -10,7 +10,6 @@ from minitrain.comm import SavedActivations, World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples
-from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.models import gpt as models
 from minitrain.models.config import GPTConfig
@@ -25,7 +24,6 @@ def demo(world: World, hidden: int = 12) -> list[Claim]:
     Args:
         hidden: Width of the GPT, a multiple of 4.
     """
-    world.figure(pictures.layouts)
     rows = Rows("Rajbhandari et al. 2020, §5")
     # More layers than ranks, so that stages are uneven, and a vocabulary that nothing divides.
     gpt = GPT(L=world.size + 1, h=hidden, a=4, s=7, V=259)

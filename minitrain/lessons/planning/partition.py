@@ -6,7 +6,6 @@ from itertools import accumulate
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import SOME, pipeline_time
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning.partition import partition
@@ -21,7 +20,6 @@ def demo(world: World, minibatches: int = 6) -> list[Claim]:
     Args:
         minibatches: K, which pass through a pipeline of all ranks.
     """
-    world.figure(lambda: pictures.cuts(LAYERS))
     rows = Rows("Bokhari 1988")
     for p in range(2, 7):  # stages
         # The best of all cuts for each chain, so a slower one shows in the sum.

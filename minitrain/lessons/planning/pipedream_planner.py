@@ -21,7 +21,6 @@ from pathlib import Path
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.planning.chains import SOME, pipeline_time
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning import profile
@@ -60,8 +59,6 @@ COST_MODELS["hierarchical"] = hierarchical_stage, code_cut
 
 def demo(world: World) -> list[Claim]:
     """Plans stages with replicas; the table shows all plans tried, PipeDream's own plans, and ranks."""
-    vgg16 = profile.read(PROFILES / "vgg16.txt")
-    world.figure(lambda: pictures.vgg16(vgg16, plan(vgg16, [(16, ETHERNET)], *COST_MODELS["optimizer.py"])[1]))
     rows = Rows("Narayanan et al. 2019, §3.1")
     for workers in range(1, 7):
         best = found = 0.0

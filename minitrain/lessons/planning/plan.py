@@ -14,7 +14,6 @@ from minitrain.comm.comm import Comm
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import composition as costs
-from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.planning.full import plan_time
@@ -30,7 +29,6 @@ def demo(world: World, preset: str = "175b") -> list[Claim]:
     Args:
         preset: A model whose modules are counted without memory: tiny, gpt2, xl, 175b or 1t.
     """
-    world.figure(pictures.stages_of_gpt3)
     rows = Rows("Radford et al. 2019, §2.3")
     model = Model(preset=preset)  # type: ignore[arg-type]  # checked by settings
     # As many heads as every number of ranks divides; the vocabulary need not divide.

@@ -12,7 +12,6 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
-from minitrain.lessons.pictures import tensor_parallel as pictures
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import cross_entropy as small
 from minitrain.tensor_parallel.full import cross_entropy as full
@@ -23,7 +22,6 @@ SHOEYBI, IGNORE = "Shoeybi et al. 2019, §3", -100
 
 def demo(world: World) -> list[Claim]:
     """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`."""
-    world.figure(lambda: pictures.loss(world.size))
     rows, n, rank, vocabulary, tokens = Rows(), world.size, world.rank, 61, 18  # 61 does not divide
     logits, targets = whole(world, tokens, vocabulary)
     mine = part(world, logits)

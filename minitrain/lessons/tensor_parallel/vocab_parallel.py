@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
-from minitrain.lessons.pictures import tensor_parallel as pictures
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.full import vocab_parallel as full
@@ -25,7 +24,6 @@ TOKENS = 10
 def demo(world: World) -> list[Claim]:
     """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does."""
     rows, n, vocabulary, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, 61, 25  # 61 does not divide
-    world.figure(lambda: pictures.vocabulary(n, vocabulary))
     for case, form, size in (
         ("small form", small, vocabulary),
         ("small form, a vocabulary that divides", small, 15 * n),
