@@ -69,9 +69,7 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     `--elements`, explained by the demo's docstring, in addition to the options that every demo has.
 
     Args:
-        demo: Returns the claims; or the name or the `__spec__` of a technique, for the demo of its lesson. A lesson
-            with `SURVIVES = True` can do without a rank that dies: the others then go on, and its claims are theirs.
-            They call `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
+        demo: Returns the claims; or the name or the `__spec__` of a technique, for the demo of its lesson.
 
     Raises:
         SystemExit: At the end; or a technique was started as a file, which has no `__spec__`.
@@ -82,7 +80,6 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     demo = demo.name if isinstance(demo, ModuleSpec) else demo
     demo = demo_of(demo) if isinstance(demo, str) else demo
     module, program = _started(demo)
-    survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
     hints = get_type_hints(demo)
     own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
     own = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
@@ -96,7 +93,7 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
             print(problem, file=sys.stderr)
         sys.exit(2)
     arguments = (module, demo.__name__, options, output)
-    sys.exit(launch(perform, **where, arguments=arguments, survives=survives))
+    sys.exit(launch(perform, **where, arguments=arguments))
 
 
 def _started(demo: Demo) -> tuple[str, str]:
@@ -174,7 +171,6 @@ def launch(
     device: str,
     timeout: float,
     arguments: tuple,
-    survives: bool = False,
     rehearse: str | None = None,
 ) -> int:
     """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
@@ -196,9 +192,9 @@ def launch(
     started = 4 if ranks is None else ranks
     try:
         forkserver(fork=True)  # torch and the demo are loaded here: the ranks need not import them again
-        with Ranks(started, device=device, timeout=timeout, survives=survives, rehearse=rehearse) as pool:
+        with Ranks(started, device=device, timeout=timeout, rehearse=rehearse) as pool:
             held = pool.run(function, *arguments)
-            return 1 if False in held else 0  # None: that rank died, and the others went on
+            return 0 if all(held) else 1
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1

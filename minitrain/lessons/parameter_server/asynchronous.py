@@ -16,15 +16,13 @@ PAPER = "Ho et al. 2013, §2"
 LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
 STALEST = "updates that the stalest gradient missed, in each run", "(n−1)(2s+1)"
 REPLAYED = "parameters that differ from the log's, replayed on one device, in each run"
-SURVIVES = True  # the demo goes on without a rank that dies
 
 
-def demo(world: World, seconds: int = 32, dies: int | None = None) -> list[Claim]:
+def demo(world: World, seconds: int = 32) -> list[Claim]:
     """Trains with a slow worker and a bound of 0, s or none; the table shows steps gained, and how stale gradients are.
 
     Args:
         seconds: Virtual seconds of each run.
-        dies: A rank that ends itself in the middle of a last run: a worker, and the others go on; or the server (0).
     """
     rows, staleness = Rows(PAPER), 2  # s: steps that a worker may be ahead of the slowest when it begins one
     gained = f"updates in {seconds} virtual seconds, with a bound of 0, of {staleness}, and without one"
@@ -48,7 +46,7 @@ def demo(world: World, seconds: int = 32, dies: int | None = None) -> list[Claim
         if bound is not None:
             by_the_log(rows, world, roles, f"full form, {case}", trace, bound)
     world.figure(lambda: pictures.staleness(traces, seconds))
-    return rows.claims() + (runs.with_a_death(world, roles, staleness, dies) if dies is not None else [])
+    return rows.claims()
 
 
 def small_run(world: World, roles: Roles, staleness: int, plan: Plan) -> Trace:
