@@ -62,7 +62,6 @@ def test_the_tour_claims_what_the_page_shows(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     shown = read(ROOT / "docs" / "claims.json")
     assert f"{len(shown)} of {len(shown)} claims hold on 4 ranks." in ended.stdout
-    assert "trained on one device, dp4, pp4, tp4, dp2×pp2, dp2×tp2, pp2×tp2: one curve." in ended.stdout
     assert told(read(file)) == near(shown), "`make claims` rewrites docs/claims.json"
 
 

@@ -290,9 +290,3 @@ class _Bag(nn.Module):
                 bags.append({})
             bags[-1].update(layer)
         return nn.ModuleList(cls(each) for each in bags)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__)

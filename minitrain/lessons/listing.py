@@ -39,7 +39,7 @@ CHAPTERS = {
         "switch noisy_top_k gshard expert_choice layer all_to_all expert_parallel moe_gpt "
         "bias_balanced node_limited z_loss dropless shared_experts"
     ),
-    "composition": "three_axes layout model gradients step",
+    "composition": "three_axes layout model step",
     "planning": "profile partition pipedream_planner memory_model search halving plan",
     "checkpointing": "atomic checkpoint resharding position asynchronous flash interval",
     "resilience": "supervisor exit_codes first_failure heartbeat stuck pairs ordered_sum regroup elastic",

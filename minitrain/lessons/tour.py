@@ -1,4 +1,4 @@
-"""The tour: every demo once, a small GPT trained on real text, another in every layout, and one table of claims.
+"""The tour: every demo once, a small GPT trained on real text, and one table of claims.
 
 `python -m minitrain.tour --ranks 4`, or `torchrun --nproc-per-node 4 -m minitrain.tour`, or `make tour`.
 """
@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +33,6 @@ SEQ = 64  # tokens in a sample
 BATCH = 32  # samples that all ranks together take in a step, rounded up to a multiple of the ranks
 STEPS = 400  # at the most; about half of them bring the loss below the mark
 EVERY = 25  # steps between two evaluations on the validation text
-ALIKE = 20  # steps in each of the layouts whose curves are compared
 PROMPT = "The "
 ABOUT = {"reference": "Python's language reference", "library": "the source of Python's standard library"}
 NEXT = """\
@@ -65,7 +64,7 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     modules = [module for module, _ in demos()]
     if world.rank == 0:
         print(f"The tour on {setup_of(world)}")
-        print(f"Runs {len(modules)} demos, lets a GPT learn real text, and trains the same small GPT in every layout.")
+        print(f"Runs {len(modules)} demos, and lets a GPT learn real text.")
         print("On two cores this takes 4 to 6 minutes; a table of claims comes at its end.\n", flush=True)
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
@@ -73,10 +72,9 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
         with redirect_stdout(io.StringIO() if world.rehearsal is None else sys.stdout):
             rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
-    curves, alike = train_in_every_layout(world, data)
-    rows += merge("minitrain.tour", gather_objects([*claims, *alike]))
+    rows += merge("minitrain.tour", gather_objects(claims))
     if world.rank == 0:
-        show(world, text, curve, sample, curves, rows, folder, everything)
+        show(world, text, curve, sample, rows, folder, everything)
         if json:
             write_json(json, rows, **describe(world))
         if table:
@@ -131,32 +129,6 @@ def claims_of(curve: Curve, parameters: Iterable[Tensor]) -> list[Claim]:
     ]
 
 
-def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float]], list[Claim]]:
-    """Train another small GPT on one device, in plain PyTorch, and then in each layout that the ranks allow.
-
-    Returns:
-        The losses of each, and the claim that they are one curve; `composition.step` derives its bound.
-    """
-    from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
-    from minitrain.lessons.composition import common as lesson
-    from minitrain.train import build, train_step
-
-    heads = max(4, world.size)
-    model = Model(layers=heads, hidden=8 * heads, heads=heads, positions=4 * heads)
-    steps = Steps(data=data, steps=ALIKE, batch=4 * world.size, lr=3e-3, warmup=5, dtype="float64")
-    layouts = [replace(layout, microbatches=layout.pp) for layout in fitting(model, Layout(), steps, world.size)]
-    one = lesson.one_device(Settings(model, Layout(), steps), ALIKE, world.device)
-    curves = {"one device": [report.loss for report in one.reports]}
-    samples = lesson.samples_of(Settings(model, Layout(), steps))
-    for layout in world.progress(layouts, f"the same GPT in {len(layouts)} layouts"):
-        training = build(Settings(model, layout, steps), world.device)
-        curves[str(layout)] = [train_step(training, step, step * steps.batch, samples).loss for step in range(ALIKE)]
-        training.close()
-    worst = max(abs(a - b) for losses in curves.values() for a, b in zip(losses, curves["one device"], strict=True))
-    what = f"losses of {ALIKE} steps in each layout, largest distance from one device's"
-    return curves, [Claim(what, "10⁻⁹", 1e-9, worst, "nats/byte", "derived", "compared", "<=")]
-
-
 def _until_below(curve: Curve) -> Iterator[int]:
     for step in range(STEPS):
         yield step
@@ -174,7 +146,6 @@ def show(
     text: Text,
     curve: Curve,
     sample: str,
-    curves: dict[str, list[float]],
     rows: list[Row],
     folder: Path,
     everything: bool,
@@ -190,8 +161,8 @@ def show(
         f"nats per byte;\nthe best table of byte pairs needs {curve.mark:.3f}. After so short a training it writes:\n"
     )
     print(textwrap.indent(sample, "    "))
-    print(f"\nThe same small GPT was trained on {', '.join(curves)}: one curve.\n")
-    save_figure(picture_of_loss(curve, curves), folder / "loss.png")
+    print()
+    save_figure(picture_of_loss(curve), folder / "loss.png")
     write_json(folder / "claims.json", rows, **describe(world))
     print(f"The picture of the losses is {folder / 'loss.png'}, the claims are in {folder / 'claims.json'}.")
     print(f"\nWhere to go next:\n{NEXT}")
@@ -212,20 +183,15 @@ def summary(rows: list[Row], shown: int, ranks: int) -> str:
     return text
 
 
-def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
-    """Left both losses over the steps, and the mark; right the losses in all layouts, one over the other."""
-    figure, (left, right) = panels(10, 3.6, 2)
-    left.plot(range(1, len(curve.training) + 1), curve.training, color="#56B4E9", lw=0.8, label="training")
-    left.plot(*zip(*curve.validation, strict=True), color="#D55E00", marker="o", ms=3, label="validation")
-    left.axhline(curve.mark, color="black", ls="--", label="bigram entropy of the validation text")
-    for number, (name, losses) in enumerate(curves.items()):
-        # Each later curve is thinner, so that those below it can be seen.
-        right.plot(range(1, len(losses) + 1), losses, lw=1 + 9 * (1 - number / max(1, len(curves) - 1)), label=name)
-    for axes in (left, right):
-        axes.set_xlabel("steps")
-        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[unexpected-keyword]
-        axes.set_ylabel("loss, nats per byte")
-        axes.legend(frameon=False, fontsize=8)
+def picture_of_loss(curve: Curve) -> Figure:
+    """Both losses over the steps, and the mark."""
+    figure, (axes,) = panels(5, 3.6)
+    axes.plot(range(1, len(curve.training) + 1), curve.training, color="#56B4E9", lw=0.8, label="training")
+    axes.plot(*zip(*curve.validation, strict=True), color="#D55E00", marker="o", ms=3, label="validation")
+    axes.axhline(curve.mark, color="black", ls="--", label="bigram entropy of the validation text")
+    axes.set_xlabel("steps")
+    axes.set_ylabel("loss, nats per byte")
+    axes.legend(frameon=False, fontsize=8)
     return figure
 
 

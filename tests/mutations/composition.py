@@ -6,10 +6,9 @@ DRY_RUN = "no lesson claims what the dry run predicts of a step"
 LARGE = "the demo counts on the ranks that run it"
 
 MUTATIONS = table(
-    by_claim("composition.gradients", "gradients of this rank's shards"),
+    by_claim("composition.step", "losses, norms and weights"),
     ("composition.gradients.Replicated._average", "1 / self.sharers.ranks", "1"),
     ("composition.gradients.Gradients._sum_partial", "sum_partial(pairs, self._tp)", "pass"),
-    by_claim("composition.gradients", "loss and norm, distance"),
     ("composition.gradients.Gradients.squares", "if self.spread[name].first]", "if True]"),
     ("composition.step.Training.share_of_mean", " / (self.settings.layout.dp * self.settings.layout.cp)", ""),
     ("composition.step.Training.share_of_mean", 'self.axes.place["tp"]', "False"),

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from minitrain.lessons.optimizers import common as lesson
-from minitrain.lessons.optimizers.layer_wise import Layers
+from minitrain.lessons.optimizers.lamb import Layers
 from minitrain.zero.stage1 import Zero1
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
+
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.diloco import DiLoCo
+from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.lessons.data_parallel import quadratics as lesson
 from minitrain.lessons.rows import Claim, Rows
 
@@ -17,6 +22,11 @@ def demo(world: World) -> list[Claim]:
 
     def own() -> lesson.Quadratic:
         return lesson.Quadratic(world, world.rank)
+
+    # The mean as it is.
+    found = lesson.train(DiLoCo(own(), every, partial(torch.optim.SGD, lr=1.0)), steps)
+    right, most = lesson.train(LocalSGD(own(), every), steps), 2 * lesson.rounding(steps, world.size)
+    lesson.close(rows, "outer SGD of rate 1: difference from local SGD", "θ − (θ − mean of θᵣ)", found, right, most)
 
     # The paper's outer optimizer. Momentum of 0.9 adds up what a round has rounded, at most 1/(1 − 0.9) = 10 times.
     for each in (every, 1):

@@ -60,11 +60,10 @@ def train(model: Any, steps: int) -> Tensor:
     return flat(model.module).detach()
 
 
-def alone(world: World, ranks: int, steps: int, every: int, lr: float = 1.0, momentum: float = 0.0) -> Tensor:
+def alone(world: World, ranks: int, steps: int, every: int, lr: float, momentum: float) -> Tensor:
     """One device that goes through all ranks' H steps in turn, and then steps as SGD with Nesterov momentum does.
 
-    Every step is a line of arithmetic, without optimizers of torch and without the small forms. With the rate 1 and no
-    momentum, θ becomes the mean.
+    Every step is a line of arithmetic, without optimizers of torch and without the small forms.
     """
     theta, pairs = torch.zeros(ELEMENTS, dtype=torch.float64), [drawn(rank) for rank in range(ranks)]
     velocity = torch.zeros_like(theta)

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.optimizers.adafactor`: formulas, torch's, what factoring loses, and shards."""
+"""The lesson of `minitrain.optimizers.adafactor`: formulas, torch's, and what factoring loses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from minitrain.costs import optimizers as costs
 from minitrain.lessons.optimizers import common
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.adafactor import Adafactor
-from minitrain.optimizers.full.adafactor import Adafactor as FullAdafactor
-from minitrain.zero.full.stage1 import Zero1
 
 PAPER = "Shazeer & Stern 2018"
 
 
 def demo(world: World) -> list[Claim]:
-    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, bytes, and what is sent."""
+    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, and bytes."""
     lr = 0.6  # the largest relative step; the third one is bound by 1/√t instead
     rows, make = Rows(f"{PAPER}, §3"), partial(Adafactor, lr=lr)
     theta, gradients = common.example(world)
@@ -45,18 +43,6 @@ def demo(world: World) -> list[Claim]:
     plain = common.stepped(partial(make, d=100.0), matrix.flatten(), [g.flatten() for g in squares])
     what = "squares of rank one: largest difference between factored and not factored after three steps"
     rows.near(what, factored[-1].flatten(), plain[-1], common.bound(3, 35), "R Cᵀ / ΣR = V", rows.source)
-
-    # The full form fetches the sums of rows and columns from the other ranks. A sum of E squares has a relative error
-    # of at most (E + 1)u in any order, and a step is a product of at most five such sums and roots: 5(E + 20)u off.
-    run = common.under_zero1(world, lambda module: Zero1(module, FullAdafactor, lr=lr), partial(FullAdafactor, lr=lr))
-    what = f"{common.STEPS} steps of the full form on flat shards of ZeRO-1: largest difference from one device"
-    most = common.roundings(run, 5 * (common.LARGEST + 20))
-    rows.near(what, run.parameters, run.right, most, "θ_sharded = θ")
-    what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces in the steps of the full form"
-    # One rank alone sends nothing.
-    predicted = common.STEPS * costs.adafactor_payload(common.SHAPES, 8) * (world.size > 1)
-    formula, sent = f"{common.STEPS}w · Σ(r + c + 2), or E + 2 for a vector", run.ledger.payload("all_reduce")
-    rows.add(what, formula, predicted, sent, "B", "derived")
     return rows.claims()
 
 

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.optimizers.lars`: the paper's formulas, what the ratio does, and norms of divided layers."""
+"""The lesson of `minitrain.optimizers.lars`: the paper's formulas, and bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.optimizers import common
-from minitrain.lessons.optimizers.layer_wise import layer_wise
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.optimizers.lars import LARS
 
 
 def demo(world: World) -> list[Claim]:
-    """Steps a 2 × 3 matrix and some layers with LARS; the table shows formulas, scales, bytes, and ZeRO-1."""
+    """Steps a 2 × 3 matrix and some layers with LARS; the table shows formulas and bytes."""
     lr, eta, momentum, decay = 0.5, 0.2, 0.8, 0.3  # γ, η, m and β
     rows = Rows("You et al. 2017, algorithm 1")
     make = partial(LARS, lr=lr, momentum=momentum, weight_decay=decay, eta=eta)
@@ -25,7 +24,6 @@ def demo(world: World) -> list[Claim]:
     found, right = common.stepped(make, theta, gradients, lrs), by_hand(theta, gradients, lrs, momentum, decay, eta)
     rows.near(common.PAPER, found, right, common.bound(3, 6), "w − v, v = mv + γλ(g + βw)", rows.source)
     common.held(rows, world, make, costs.lars, "wE")
-    layer_wise(rows, world, make, partial(make, weight_decay=0.0))
     return rows.claims()
 
 
