@@ -63,15 +63,16 @@ def outer_step() -> Figure:
     return figure
 
 
-def losses(found: Mapping[tuple[str, int], float]) -> Figure:
-    """The losses over H, a line per form."""
-    figure, (axes,) = panels(7, 2.8)
-    for name, color, marker in zip(("local SGD", "DiLoCo"), ("#0072B2", "#D55E00"), "os", strict=True):
-        periods = [every for form, every in found if form == name]
-        axes.plot(periods, [found[name, every] for every in periods], color=color, marker=marker, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(periods, [str(every) for every in periods])
-    axes.set_xlabel("H, the steps between two averages")
-    axes.set_ylabel("loss on held-out text")
-    axes.legend(frameon=False)
+def losses(found: Mapping[float, Mapping[str, Sequence[float]]], every: int = 16) -> Figure:
+    """The losses after every `every`-th step, a line per form and a panel for each inner rate."""
+    figure, both = panels(8.4, 2.8, len(found), sharey=True)
+    looks = (("#333333", "o", "--"), ("#0072B2", "s", "-"), ("#D55E00", "^", "-"))
+    for axes, (lr, of_form) in zip(both, found.items(), strict=True):
+        for (name, values), (color, marker, line) in zip(of_form.items(), looks, strict=True):
+            steps = [every * each for each in range(len(values))]
+            axes.plot(steps, values, color=color, marker=marker, linestyle=line, label=name)
+        axes.set_xticks(steps)
+        axes.set(title=f"inner rate {lr:g}", xlabel="steps")
+    both[0].set_ylabel("loss on held-out text")
+    both[-1].legend(frameon=False, fontsize=8)
     return figure
