@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from minitrain.composition.layout_settings import ContextMode
 from minitrain.composition.settings import Layout, Model
 from tests.composition.test_step import SCHEDULES, check
+from tests.drawn import part
 from tests.models import kinds
 
 LLAMA = Model(
@@ -35,8 +37,7 @@ FOUR = [
 ]
 
 
-@pytest.mark.parametrize("layouts", (TWO, FOUR), ids=("two ranks", "four ranks"))
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "layouts"), part([*product(MODELS, (TWO, FOUR))], 3, "Llamas"), ids=str)
 def test_layouts(ranks, name, layouts):
     check(ranks, layouts, MODELS[name])
 
