@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the rung and the order."""
     others, chapter = others_of_the_same(items), config.option.chapter
     left_out = set() if config.option.everything else others | {item for item in items if is_slow(item, chapter)}
-    if not config.option.keyword:
+    if not config.option.keyword and "::" not in "".join(config.args):  # nobody asks for one by its name
         left_out |= {item for item in items if item.get_closest_marker("undrawn") and not of_chapter(item, chapter)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))

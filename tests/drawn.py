@@ -46,7 +46,7 @@ def first(cases: Iterable, count: int = 1) -> list:
 
 
 def part(cases: Sequence, count: int, what: str) -> list:
-    """All cases of a test, of which `make everything` takes as many as `count`, drawn; `-k` takes others, too."""
+    """All cases of a test, of which `make everything` takes as many as `count`, drawn; by name others are run, too."""
     chosen = drawn(range(len(cases)), count, what)
     left = pytest.mark.undrawn(what)
     return [case if place in chosen else marked(case, left) for place, case in enumerate(cases)]

@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom and show what is stored: ten of them, drawn by the tree, or fourteen."""
+"""Notebooks run from top to bottom and show what is stored: ten of them, drawn by the tree, or thirteen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ OTHERS = [pytest.param(name, marks=SLOW) for name in NAMES if name not in DRAWN]
 FIRST = pytest.param("first_five_minutes", marks=SLOW)
 
 
-@pytest.mark.parametrize("name", [*DRAWN, *part(OTHERS, 3, "notebooks"), FIRST])
+@pytest.mark.parametrize("name", [*DRAWN, *part(OTHERS, 2, "notebooks"), FIRST])
 def test_a_run_shows_what_is_stored(name):
     assert load_build().run(FOLDER / f"{name}.ipynb") == []

@@ -28,7 +28,7 @@ LIFTS = sorted(file.stem for file in LIFT.glob("*.py") if file.stem not in ("lla
 # In float64 each sum over ranks differs from one device's by its order, which is 1e-16 of it; what AdamW divides by the
 # root of a small square has fewer digits left.
 CLOSE = 1e-10
-OTHERS = [pytest.param(name, marks=pytest.mark.slow("starts its own ranks")) for name in LIFTS if name != "pipeline"]
+OTHERS = [name for name in LIFTS if name != "pipeline"]
 
 
 @contextmanager
@@ -133,6 +133,7 @@ def test_all_of_it(ranks, size):
     assert max(furthest(results)) <= CLOSE, furthest(results)
 
 
+@pytest.mark.slow("each command starts its own ranks")
 @pytest.mark.parametrize("name", ["pipeline", *part(OTHERS, 1, "lift")])
 def test_the_command_that_a_reader_types(name, tmp_path):
     """It prints the three losses and norms of one device, once."""

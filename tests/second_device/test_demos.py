@@ -36,7 +36,7 @@ def some(where, count):
     return part(slow, count, f"demos on {where}")
 
 
-EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES) // 2), *some(FOUR, 10), *some(SHARED, len(MODULES) // 4)]
+EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES) // 3), *some(FOUR, 8), *some(SHARED, len(MODULES) // 6)]
 
 
 @pytest.fixture(scope="module")
