@@ -2,7 +2,7 @@
 
 `make test` is the first rung. It leaves out what is marked `slow`, and of a test that runs on several numbers of ranks
 it takes one: 3 where there is a choice, since few sizes can be divided by 3. `make everything`, which is
-`pytest --everything` and more, runs all of them.
+`pytest --everything` and more, runs all of them, but of what `part` marks (drawn.py) only what is drawn.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the rung and the order."""
     others, chapter = others_of_the_same(items), config.option.chapter
     left_out = set() if config.option.everything else others | {item for item in items if is_slow(item, chapter)}
+    if not config.option.keyword and "::" not in "".join(config.args):  # nobody asks for one by its name
+        left_out |= {item for item in items if item.get_closest_marker("undrawn") and not of_chapter(item, chapter)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
@@ -82,8 +84,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 def is_slow(item: pytest.Item, chapter: str | None) -> bool:
     """Whether the first rung leaves out a test; of the demos, it runs those of the chapter that was asked for."""
-    demo = given(item).get("module", "")
-    return item.get_closest_marker("slow") is not None and not demo.startswith(f"minitrain.{chapter}.")
+    return item.get_closest_marker("slow") is not None and not of_chapter(item, chapter)
+
+
+def of_chapter(item: pytest.Item, chapter: str | None) -> bool:
+    """Whether it tests a demo of this chapter."""
+    return given(item).get("module", "").startswith(f"minitrain.{chapter}.")
 
 
 def others_of_the_same(items: list[pytest.Item]) -> set[pytest.Item]:

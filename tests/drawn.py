@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,18 @@ def drawn(things: Sequence, count: int, what: str) -> list:
 def first(cases: Iterable, count: int = 1) -> list:
     """Cases of a test, of which `make test` takes the first; the others are for `make everything`."""
     slow = pytest.mark.slow("another case of the same")
-    return [
-        case if place < count else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow)
-        for place, case in enumerate(cases)
-    ]
+    return [case if place < count else marked(case, slow) for place, case in enumerate(cases)]
+
+
+def part(cases: Sequence, count: int, what: str) -> list:
+    """All cases of a test, of which `make everything` takes as many as `count`, drawn; by name others are run, too."""
+    chosen = drawn(range(len(cases)), count, what)
+    left = pytest.mark.undrawn(what)
+    return [case if place in chosen else marked(case, left) for place, case in enumerate(cases)]
+
+
+def marked(case: Any, mark: pytest.MarkDecorator) -> Any:
+    """A case of a test with one mark more."""
+    if hasattr(case, "marks"):
+        return case._replace(marks=[*case.marks, mark])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 LAST = ROOT / ".pytest_cache" / "durations.json"  # [test, "setup", "call" or "teardown", seconds]
 PARTS = ROOT / ".pytest_cache" / "parts.json"  # seconds of each part of `make everything`
 USUAL = ROOT / ".ci" / "durations.json"  # the same on two idle cores, the tests by folder
-TOO_LONG = 45 * 60  # seconds of `make everything`, after which it says what grew
+TOO_LONG = 30 * 60  # seconds of `make everything`, after which it says what grew
 GREW = 1.3  # times its usual seconds, after which a part has grown
 ROWS = 15
 

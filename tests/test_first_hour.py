@@ -28,7 +28,7 @@ LOSS = Figure("loss", r"loss ([\d.]+)")
 
 
 @pytest.mark.parametrize("real", (True, False))
-@pytest.mark.parametrize("gpus", (1, 2, 3, 4, 6, 8))
+@pytest.mark.parametrize("gpus", (1, 2, 6))
 def test_every_step_can_be_started(gpus, real):
     planned = steps(gpus, real, "runs/first_hour/runs")
     names = [step.name for step in planned]
@@ -228,13 +228,8 @@ def test_a_minute_of_it_on_the_second_device(tmp_path):
 
 
 @pytest.mark.slow("trainings of two ranks, some of which are killed")
-@pytest.mark.timeout(1200)
-def test_layouts_and_kills_on_the_second_device(tmp_path):
-    found = on_the_second_device(
-        tmp_path, "native", "stage1", "kernels", "cpu", "cuda", "train", "recompute", "killed", "resumed",
-        "dp", "zero1", "zero3", "axes", "zigzag", "ulysses", "experts", "lost", "supervised", "visible",
-    )  # fmt: skip
+def test_a_layout_and_kills_on_the_second_device(tmp_path):
+    found = on_the_second_device(tmp_path, "native", "killed", "resumed", "axes", "supervised")
     assert found["native"]["all-reduce, GB/s"] > 0
     assert found["killed"]["s until all processes had ended"] < first_hour.LAST
     assert found["supervised"]["s from the failure to the next step"] > 0
-    assert found["zero1"]["speed over dp's"] > 0

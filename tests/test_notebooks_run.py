@@ -1,17 +1,17 @@
-"""Notebooks run from top to bottom and show what is stored: ten of them, drawn by the tree, or all."""
+"""Notebooks run from top to bottom and show what is stored: ten of them, drawn by the tree, or thirteen."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.drawn import part
 from tests.test_notebooks import DRAWN, FOLDER, NAMES, load_build
 
-OTHERS = [pytest.param(name, marks=pytest.mark.slow("not drawn")) for name in NAMES if name not in DRAWN]
+SLOW = pytest.mark.slow("not among the ten")
+OTHERS = [pytest.param(name, marks=SLOW) for name in NAMES if name not in DRAWN]
+FIRST = pytest.param("first_five_minutes", marks=SLOW)
 
 
-FIRST = pytest.param("first_five_minutes", marks=pytest.mark.slow("not drawn"))
-
-
-@pytest.mark.parametrize("name", [*DRAWN, *OTHERS, FIRST])
+@pytest.mark.parametrize("name", [*DRAWN, *part(OTHERS, 2, "notebooks"), FIRST])
 def test_a_run_shows_what_is_stored(name):
     assert load_build().run(FOLDER / f"{name}.ipynb") == []

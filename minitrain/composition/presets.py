@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal
 
 PositionsKind = Literal["learned", "rope"]
@@ -133,8 +134,13 @@ class Model:
     @property
     def sizes(self) -> Sizes:
         """What the model is: the preset, with what is given in its place."""
-        given = {each.name: getattr(self, each.name, None) for each in fields(Sizes)}
-        return Sizes(**PRESETS[self.preset] | {name: value for name, value in given.items() if value is not None})
+        return _sizes(self)
+
+
+@cache  # a search asks for them a hundred thousand times
+def _sizes(model: Model) -> Sizes:
+    given = {each.name: getattr(model, each.name, None) for each in fields(Sizes)}
+    return Sizes(**PRESETS[model.preset] | {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)

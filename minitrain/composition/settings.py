@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -141,10 +142,13 @@ def untrained(model: Model) -> str | None:
     return None
 
 
+_hints = cache(get_type_hints)  # it compiles each hint anew
+
+
 def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     check_whole({**vars(model), **vars(layout), **vars(steps)})
     for holder in (model, layout, steps):
-        for name, hint in get_type_hints(type(holder)).items():
+        for name, hint in _hints(type(holder)).items():
             # Also those of `Literal[…] | None`, of which None is the default.
             words = [word for each in (hint, *get_args(hint)) if get_origin(each) is Literal for word in get_args(each)]
             value = getattr(holder, name)

@@ -21,6 +21,7 @@ from minitrain.recomputation.full import early_stop
 from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.train import build, train_step
 from tests.benchmarks.test_rows import TINY
+from tests.drawn import part
 
 SMALL = Model(layers=8, hidden=16, heads=4, positions=8, tied=False)
 
@@ -72,8 +73,8 @@ def steps_of_both(world, name):
     return found
 
 
-@pytest.mark.slow("trains in twelve layouts, ours and torch's")
-@pytest.mark.parametrize("name", composition._settings(4, SMALL, Steps(batch=8)))
+@pytest.mark.slow("trains in four of twelve layouts, ours and torch's")
+@pytest.mark.parametrize("name", part([*composition._settings(4, SMALL, Steps(batch=8))], 4, "same work"))
 def test_both_sides_train_the_same_model(ranks, name):
     # Norms of the second and third step show that parameters have become the same ones.
     for ours, theirs in (each for found in ranks(4).run(steps_of_both, name) for each in found):

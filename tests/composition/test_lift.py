@@ -20,6 +20,7 @@ from minitrain.comm import axes
 from minitrain.data_parallel.full.replica import Replica
 from minitrain.pipeline_parallel import Pipeline
 from minitrain.zero import Zero2, Zero3
+from tests.drawn import part
 
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "docs" / "lift"
@@ -27,7 +28,7 @@ LIFTS = sorted(file.stem for file in LIFT.glob("*.py") if file.stem not in ("lla
 # In float64 each sum over ranks differs from one device's by its order, which is 1e-16 of it; what AdamW divides by the
 # root of a small square has fewer digits left.
 CLOSE = 1e-10
-SLOW = pytest.mark.slow("each command starts its own ranks")
+OTHERS = [name for name in LIFTS if name != "pipeline"]
 
 
 @contextmanager
@@ -132,7 +133,8 @@ def test_all_of_it(ranks, size):
     assert max(furthest(results)) <= CLOSE, furthest(results)
 
 
-@pytest.mark.parametrize("name", [*(name if name == "pipeline" else pytest.param(name, marks=SLOW) for name in LIFTS)])
+@pytest.mark.slow("each command starts its own ranks")
+@pytest.mark.parametrize("name", ["pipeline", *part(OTHERS, 1, "lift")])
 def test_the_command_that_a_reader_types(name, tmp_path):
     """It prints the three losses and norms of one device, once."""
     command = re.findall(r"`((?:torchrun|python) .*?)`", (LIFT / f"{name}.py").read_text("utf-8"))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from minitrain.composition.layout_settings import ContextMode
 from minitrain.composition.settings import Layout, Model
 from tests.composition.test_step import SCHEDULES, check
+from tests.drawn import first, part
 from tests.models import kinds
 
 LLAMA = Model(
@@ -35,12 +37,15 @@ FOUR = [
 ]
 
 
-@pytest.mark.parametrize("layouts", (TWO, FOUR), ids=("two ranks", "four ranks"))
-@pytest.mark.parametrize("name", MODELS)
-def test_layouts(ranks, name, layouts):
-    check(ranks, layouts, MODELS[name])
+LAYOUTS = {"two ranks": TWO, "four ranks": FOUR}
 
 
+@pytest.mark.parametrize(("name", "size"), first(part([*product(MODELS, LAYOUTS)], 3, "Llamas")))
+def test_layouts(ranks, name, size):
+    check(ranks, LAYOUTS[size], MODELS[name])
+
+
+@pytest.mark.slow("seven schedules")
 def test_schedules(ranks):
     """Zero bubbles compute the gradients of weights apart from the rest."""
     check(ranks, SCHEDULES, replace(QWEN, layers=4))

@@ -16,6 +16,7 @@ from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import NotFinite
 from minitrain.lessons.composition import common as lesson
 from minitrain.train import build, train_step
+from tests.drawn import part
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257, dropout=0.1)
 STEPS = Steps(steps=5, batch=8, warmup=1, lr=1e-3, clip=0.5, dtype="float64")
@@ -70,7 +71,9 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *(pytest.param(name, marks=MANY) for name in MORE)])
+@pytest.mark.parametrize(
+    "name", [*LAYOUTS, *part([pytest.param(name, marks=MANY) for name in MORE], 1, "more layouts")]
+)
 def test_layouts(ranks, name):
     check(ranks, (LAYOUTS | MORE)[name])
 
@@ -129,7 +132,7 @@ def test_experts_on_two_ranks(ranks, router):
 
 
 @MANY
-@pytest.mark.parametrize("router", ("top_k", "expert_choice"))
+@pytest.mark.parametrize("router", part(("top_k", "expert_choice"), 1, "routers"))
 def test_experts(ranks, router):
     check(ranks, EXPERTS, replace(MODEL, experts=6, router=router))
 

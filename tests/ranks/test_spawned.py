@@ -40,10 +40,8 @@ def test_each_rank_is_a_program_of_its_own_and_is_kept(two, capsys):
     assert two["again"] == pids
 
 
-def test_errors_and_deadlocks_are_reported(two):
-    with pytest.raises(RanksError, match="rank 1 failed:(.|\n)*ZeroDivisionError"):
-        two.execute("1 / (1 - rank)")
+def test_a_deadlock_is_reported(two):
     with pytest.raises(RanksError, match=r"rank 0 in receive\(source=1\) \(<cell 0>, line 1\), for rank 1"):
-        two.execute("dist.recv(torch.zeros(1), 1 - rank)", name="<cell 0>")  # after the error ranks start again
+        two.execute("dist.recv(torch.zeros(1), 1 - rank)", name="<cell 0>")  # then ranks start again
     two.execute("x = rank")
     assert two["x"] == [0, 1], "they are there again"

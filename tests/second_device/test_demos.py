@@ -1,4 +1,4 @@
-"""Every demo on GPUs of the second device: each claim holds, and the device has nothing to note.
+"""Demos on GPUs of the second device, drawn by the tree: each claim holds, and the device has nothing to note.
 
 On two GPUs the communication is replayed under NCCL's rules as well; on one that two ranks share, gloo carries it.
 """
@@ -11,6 +11,7 @@ import pytest
 
 from minitrain.lessons.demo import demo_of, play
 from minitrain.lessons.listing import demos
+from tests.drawn import part
 from tests.second_device.gpus import FOUR, REHEARSED, SHARED, UNPINNED, needs_device, pools, run
 
 pytestmark = needs_device
@@ -26,13 +27,16 @@ ON_FOUR = re.compile(
 # Demos that cannot hold on this device, and why.
 HOLDS_NOT = {"minitrain.roofline.peaks": "its products of 8192 × 8192, as a GPU needs, take a CPU minutes"}
 minutes = pytest.mark.slow("all demos take minutes; `make test CHAPTER=zero DEVICE=second` runs those of a chapter")
-EVERY = [
-    pytest.param(where, module, id=f"{where}-{module.removeprefix('minitrain.')}", marks=marks)
-    for where in (REHEARSED, FOUR, SHARED)
-    for module in MODULES
-    if where != FOUR or ON_FOUR.search(module)
-    for marks in (() if (where, module) == (REHEARSED, ALWAYS) else minutes,)
-]
+
+
+def some(where, count):
+    """As many demos, drawn; a chapter's are all run where `-k` asks for this number of GPUs."""
+    found = [module for module in MODULES if where != FOUR or ON_FOUR.search(module)]
+    slow = [pytest.param(where, module, marks=minutes) for module in found if (where, module) != (REHEARSED, ALWAYS)]
+    return part(slow, count, f"demos on {where}")
+
+
+EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES) // 3), *some(FOUR, 8), *some(SHARED, len(MODULES) // 6)]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def ranks():
         yield ranks
 
 
-@pytest.mark.parametrize(("where", "module"), EVERY)
+@pytest.mark.parametrize(("where", "module"), EVERY, ids=lambda value: str(value).removeprefix("minitrain."))
 def test_every_claim_holds(ranks, where, module):
     if module in HOLDS_NOT:
         pytest.skip(HOLDS_NOT[module])
