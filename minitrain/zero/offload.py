@@ -8,8 +8,8 @@ step, for a few operations per element. So they are kept in the host's memory, a
 has arrived, Ψ/n elements in each micro-batch, and each new shard of parameters comes back after the step, Ψ/n.
 **Cost.** The device holds all parameters, and in backward two gradients. The host holds 1/n of parameters, gradients
 and optimizer states.
-The full form, `minitrain.zero.full.offload`, adds parameters in 16 bits, copies that don't hold up backward, and all
-that stage 2's full form adds.
+There is no full form: DeepSpeed's has parameters in 16 bits, and copies that don't hold up backward; FSDP2's offloads
+parameters, too.
 Also called CPU offload, optimizer offload.
 """
 
