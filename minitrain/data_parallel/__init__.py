@@ -5,7 +5,8 @@ backward, `bucketed` sends them together, `overlapped` sends while backward stil
 `accumulation` says which batch is learned from, and what that asks of the loss and the learning rate. Three
 more send less than once per step: `local_sgd`, `hierarchical_sgd` and `diloco`.
 
-The package itself has `DataParallel`, the full form of the last rung. Small forms are imported from their files.
+The names that the package itself has are full forms: `DataParallel`, that of the last rung. The small forms are
+imported from their files, also `overlapped.DataParallel`.
 """
 
 from typing import TYPE_CHECKING

@@ -6,9 +6,8 @@ A ladder with one signature, each a short step from the last: `Zero1` divides th
 soon as it is used.
 
 The names that the package itself has are full forms. The small forms of the same names are imported from their files:
-`stage1.Zero1`, `stage2.Zero2`, `stage3.Zero3`, `offload.ZeroOffload`, `hybrid.HybridZero3`. Two have a full form only:
-`Partition`, the arithmetic beneath the full forms: tensors side by side in one flat buffer, cut into equal shards; and
-`ShardedOptimizer`, stage 1 as an optimizer, for use after any data parallelism.
+`stage1.Zero1`, `stage2.Zero2`, `stage3.Zero3`, `hybrid.HybridZero3`; `offload.ZeroOffload` has no full form.
+`Partition` is the arithmetic beneath the full forms: tensors side by side in one flat buffer, cut into equal shards.
 """
 
 from typing import TYPE_CHECKING
@@ -17,20 +16,17 @@ from minitrain.comm.lazy import lazily
 
 if TYPE_CHECKING:
     from minitrain.zero.full.hybrid import HybridZero3
-    from minitrain.zero.full.offload import ZeroOffload
     from minitrain.zero.full.partition import Partition
-    from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
+    from minitrain.zero.full.stage1 import Zero1
     from minitrain.zero.full.stage2 import Zero2
     from minitrain.zero.full.stage3 import Zero3
 
 _HOME = {
     "HybridZero3": "full.hybrid",
     "Partition": "full.partition",
-    "ShardedOptimizer": "full.stage1",
     "Zero1": "full.stage1",
     "Zero2": "full.stage2",
     "Zero3": "full.stage3",
-    "ZeroOffload": "full.offload",
 }
-__all__ = ["HybridZero3", "Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
+__all__ = ["HybridZero3", "Partition", "Zero1", "Zero2", "Zero3"]
 __getattr__ = lazily(__name__, _HOME)

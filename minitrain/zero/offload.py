@@ -8,9 +8,9 @@ step, for a few operations per element. So they are kept in the host's memory, a
 has arrived, Ψ/n elements in each micro-batch, and each new shard of parameters comes back after the step, Ψ/n.
 **Cost.** The device holds all parameters, and in backward two gradients. The host holds 1/n of parameters, gradients
 and optimizer states.
-The full form, `minitrain.zero.full.offload`, adds parameters in 16 bits, copies that don't hold up backward, and all
-that stage 2's full form adds.
-Also called CPU offload, optimizer offload.
+There is no full form: DeepSpeed's has parameters in 16 bits, and copies that don't hold up backward.
+Also called CPU offload, optimizer offload; FSDP2's `CPUOffloadPolicy` offloads
+parameters, too.
 """
 
 from __future__ import annotations

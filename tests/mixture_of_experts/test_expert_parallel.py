@@ -57,7 +57,7 @@ def a_gpt(world, ep):
 
     def build(seed):
         model = GPT(GPTConfig(vocabulary=17, positions=6, layers=4, hidden=4, heads=2), seed=seed).double()
-        replace_mlps(model, lambda layer: Switch(4, 5, capacity_factor=0.8, layer=layer), seed=seed)
+        replace_mlps(model, lambda layer: Switch(4, 5, capacity_factor=1.0, layer=layer), seed=seed)
         model.blocks[0].mlp.requires_grad_(False)
         model.blocks[1].mlp.experts["1"].up.requires_grad_(False)
         return model

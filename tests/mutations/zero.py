@@ -13,11 +13,6 @@ MUTATIONS = table(
     ("zero.stage3.Unit.after_backward", "mul_(1 / self.ranks)", "mul_(1.0)"),
     by_claim("zero.stage3", "small form: most bytes of whole parameters", "small form: bytes of parameters, gradients"),
     ("zero.stage3.Unit.reshard", "self.flat.untyped_storage().resize_(0)", "pass"),
-    by_test(
-        "tests/zero/test_offload.py::test_pools_share_nothing_and_every_crossing_is_counted",
-        "the lesson counts what crosses in the small form, which has one dtype",
-    ),
-    ("zero.full.offload.ZeroOffload._copy_master_to_shard", ".to(line.shard.dtype)", ""),
     by_claim("zero.offload", "bytes copied to the device"),
     ("zero.offload.ZeroOffload.step", ".copy_(shard)", ".copy_(shard.double())"),
     by_test(

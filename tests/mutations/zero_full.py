@@ -15,6 +15,4 @@ MUTATIONS = table(
     ("zero.full.flat_shards.FlatShard.point", "self.partition.shard(flat, self.rank)", "self.partition.shard(flat, 0)"),
     by_claim("zero.hybrid", "bytes that leave a node in a step of A = 3 micro-batches, stage 3"),
     ("lessons.zero.hybrid.leaving", "sum(gather_objects(sum(sent), node))", "sum(sent)"),
-    by_claim("zero.offload", "small form: elements that differ"),
-    ("zero.full.pools.Pool.start_copy", "            target.copy_(source)\n            return", "            return"),
 )

@@ -15,13 +15,13 @@ from torch import nn
 from minitrain.collectives.full import native, ring
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import held
-from minitrain.zero import HybridZero3, Zero1, Zero2, Zero3, ZeroOffload
+from minitrain.zero import HybridZero3, Zero1, Zero2, Zero3
 from minitrain.zero.full.stage2 import Undrained
 from tests.zero.models import Branches, Few, Mixed, ddp, gpt, lines, part, same, same_weights, train, twins, wrap
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
 all_stages = pytest.mark.parametrize("stage", (Zero1, Zero2, Zero3))
-forms = pytest.mark.parametrize("form", (Zero1, Zero2, Undrained, Zero3, ZeroOffload, HybridZero3))
+forms = pytest.mark.parametrize("form", (Zero1, Zero2, Undrained, Zero3, HybridZero3))
 
 # Ranks, what differs from the usual GPT, collectives, clipping, and micro-batches.
 RUNS = {

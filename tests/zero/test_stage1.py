@@ -1,4 +1,4 @@
-"""Stage 1: the optimizer behind any data parallelism, and the module that reduce-scatters instead."""
+"""Stage 1: lines that leave during backward, parameters that travel in the next forward, and gradients elsewhere."""
 
 from __future__ import annotations
 
@@ -7,86 +7,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger
-from minitrain.data_parallel import DataParallel
-from minitrain.zero import ShardedOptimizer, Zero1, stage1
+from minitrain.zero import Zero1, stage1
 from tests.zero.models import Branches, gpt, part, same_weights, train
-
-
-def behind(world, wrap, optimizer_class, options):
-    """Torch's ZeroRedundancyOptimizer behind DDP makes the same steps."""
-    module, reference = gpt(seed=0), gpt(seed=0)
-    model, theirs = wrap(module), DistributedDataParallel(reference)
-    optimizers = [
-        ShardedOptimizer(module.parameters(), optimizer_class, **options),
-        ZeroRedundancyOptimizer(reference.parameters(), optimizer_class, **options),
-    ]
-    schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5) for optimizer in optimizers]
-    for step in range(3):
-        model(*part(world.rank, step))[1].backward()
-        if hasattr(model, "synchronize"):
-            model.synchronize()
-        theirs(*part(world.rank, step))[1].backward()
-        for each in (*optimizers, *schedulers):
-            each.step()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-    same_weights(module, reference)
-    states = [value.numel() for each in optimizers[0].state.values() for value in each.values() if value.dim()]
-    return sum(states), module.parameter_count()
-
-
-@pytest.mark.parametrize("wrap", (DistributedDataParallel, DataParallel))
-def test_behind_any_data_parallelism(ranks, wrap):
-    for states, parameters in ranks(3).run(behind, wrap, torch.optim.AdamW, {"lr": 0.01}):
-        assert states == 2 * -(-parameters // 3)
-    ranks(2).run(behind, wrap, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
-
-
-def groups_and_closures(world):
-    """Groups, one added later, frozen parameters, a closure, gradients that are not there."""
-    torch.manual_seed(0)
-    module, reference = (nn.ModuleDict({name: nn.Linear(3, 3).double() for name in "abc"}) for _ in range(2))
-    reference.load_state_dict(module.state_dict())
-    for each in (module, reference):
-        each["a"].bias.requires_grad_(False)
-
-    def optimizer(make, each):
-        made = make([{"params": each["a"].parameters(), "lr": 0.5}, {"params": each["b"].parameters()}])
-        made.add_param_group({"params": each["c"].parameters(), "momentum": 0.5})
-        return made
-
-    ours = optimizer(lambda params: ShardedOptimizer(params, torch.optim.SGD, lr=0.1), module)
-    plain = optimizer(lambda params: torch.optim.SGD(params, lr=0.1), reference)
-    for _ in range(2):
-        for each, its in ((module, ours), (reference, plain)):
-
-            def closure(each=each, its=its):
-                its.zero_grad()
-                loss = sum(layer(torch.ones(3, dtype=torch.float64)).square().sum() for layer in each.values())
-                loss.backward()
-                return loss
-
-            assert its.step(closure) > 0
-        same_weights(module, reference)
-    ours.zero_grad()
-    before = module["b"].weight.clone()
-    ours.step()  # no gradients: zeros, so that only momentum moves something
-    assert torch.equal(module["b"].weight, before)
-    module["a"].bias.grad = torch.ones(3, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="parameter 1 was frozen when the optimizer was made"):
-        ours.step()
-    module["a"].bias.grad = None
-    module.float()
-    with pytest.raises(RuntimeError, match="was moved out of its line"):
-        ours.step()
-    with pytest.raises(ValueError, match="parameters differs between ranks"):
-        ShardedOptimizer(nn.Linear(2, 2 + world.rank).parameters(), torch.optim.SGD, lr=0.1)
-    with pytest.raises(ValueError, match="empty parameter list"):
-        ShardedOptimizer([], torch.optim.SGD, lr=0.1)
 
 
 def in_backward(world, micro_batches):
@@ -185,7 +109,7 @@ def gradients_elsewhere(world):
 
 @pytest.mark.parametrize(
     "case",
-    (groups_and_closures, parameters_travel_in_the_next_forward, unused_parameters_leave_later, gradients_elsewhere),
+    (parameters_travel_in_the_next_forward, unused_parameters_leave_later, gradients_elsewhere),
 )
 def test_on_two_ranks(ranks, case):
     ranks(2).run(case)

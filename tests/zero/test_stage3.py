@@ -296,6 +296,38 @@ def goes_on_after_an_exception(world):
         finish(model, reference, optimizer)
 
 
+class Choosy(Net):
+    def go(self, x):
+        return self.layers[int(x.sum() > 0)](x)
+
+
+def ranks_that_need_different_units_are_told(world):
+    model = twins(Choosy)[0]
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"in rank order \['layers\.[01]', 'layers\.[01]'\]"):
+        for line in model.lines:
+            line.shard.fill_(1.0)
+        model(torch.full((1, 4), 1.0 - 2 * world.rank, dtype=torch.float64))
+    at_rest(model)
+
+
+def refusals(world):
+    model = twins(Net)[0]
+    with pytest.raises(RuntimeError, match=r"full_state_dict\(\)"):
+        model.module.layers[0].state_dict()
+    with pytest.raises(RuntimeError, match="load them before you wrap it"):
+        model.module.load_state_dict({})
+    with pytest.raises(RuntimeError, match="create_graph=True"):
+        model(batch(0, 0)).backward(create_graph=True)
+    model.zero_grad()
+    loss = model(batch(0, 0))
+    loss.backward(retain_graph=True)
+    model.synchronize()
+    model.step()
+    model.zero_grad()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 class Named(dict):
     """No container that pytree knows, as what many libraries return."""
 
@@ -325,6 +357,8 @@ def outputs_of_an_own_class(world):
         collectives_in_a_step,
         several_forwards,
         goes_on_after_an_exception,
+        ranks_that_need_different_units_are_told,
+        refusals,
         outputs_of_an_own_class,
     ),
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm.messages import Handle
-from minitrain.context_parallel.full.kernels import Rule, Tokens, attend, gradients, wider
+from minitrain.context_parallel.full.kernels import Dropout, Tokens, attend, gradients, wider
 from minitrain.context_parallel.full.places import Block
 
 
@@ -19,8 +19,8 @@ class Running:
     `query` is this rank's, `[batch, heads, q, head]`, at the true positions `query_at`, `[q]`.
     """
 
-    def __init__(self, query: Tensor, query_at: Tensor, rule: Rule):
-        self.query, self.query_at, self.rule = query, query_at, rule
+    def __init__(self, query: Tensor, query_at: Tensor, dropout: Dropout | None):
+        self.query, self.query_at, self.dropout = query, query_at, dropout
         self.output: Tensor | None = None  # [batch, heads, q, head], in float32 at least from the second block on
         self.logsum: Tensor | None = None  # [batch, heads, q]
 
@@ -29,7 +29,7 @@ class Running:
         for queries, keys, causal in blocks:
             tokens = Tokens(self.query_at[queries], key_at[keys])
             query = self.query[:, :, queries]
-            output, logsum = attend(query, key[:, :, keys], value[:, :, keys], causal, tokens, self.rule)
+            output, logsum = attend(query, key[:, :, keys], value[:, :, keys], causal, tokens, self.dropout)
             if self.output is None or self.logsum is None:
                 assert queries == slice(0, len(self.query_at)), "the first block has all queries"
                 self.output, self.logsum = output, logsum
@@ -53,11 +53,13 @@ class Backward:
     `output` and `logsum` are those over all keys, and `gradient` is that of the output.
     """
 
-    def __init__(self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, rule: Rule):
+    def __init__(
+        self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, dropout: Dropout | None
+    ):
         # Kernels want the elements of a head next to each other, and the gradient of a sum has one for all.
         self.gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         self.query, self.query_at, self.output, self.logsum = query, query_at, output, logsum
-        self.rule = rule
+        self.dropout = dropout
         self.to_query: Tensor | None = None  # [batch, heads, q, head], in float32 at least
 
     def add(self, key: Tensor, value: Tensor, key_at: Tensor, blocks: Iterable[Block]) -> list[Part]:
@@ -73,7 +75,7 @@ class Backward:
                 self.logsum[:, :, queries],
                 causal,
                 Tokens(self.query_at[queries], key_at[keys]),
-                self.rule,
+                self.dropout,
             )
             parts.append(Part(keys, to_key, to_value))
             if self.to_query is None:

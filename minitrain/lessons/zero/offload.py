@@ -9,7 +9,7 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.lessons.zero import small
 from minitrain.lessons.zero.crossings import Crossings
 from minitrain.zero import offload
-from minitrain.zero.full.offload import ZeroOffload
+from minitrain.zero.full.stage2 import Zero2
 
 
 def demo(world: World) -> list[Claim]:
@@ -33,7 +33,7 @@ def demo(world: World) -> list[Claim]:
         once = crossing(small.lines(), world.size)
         rows.add(f"bytes copied to the host {step}", "A · 4Ψ/n", many * once, found.out, case=case)
         rows.add(f"bytes copied to the device {step}", "4Ψ/n", once, found.back, case=case)
-    small.like_full_form(rows, world, offload.ZeroOffload, ZeroOffload)
+    small.like_full_form(rows, world, offload.ZeroOffload, Zero2, "stage 2's")
     return rows.claims()
 
 

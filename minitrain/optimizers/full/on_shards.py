@@ -18,14 +18,8 @@ from minitrain.zero.full.partition import Piece
 
 
 class OnShards(torch.optim.Optimizer):
-    """Base class of optimizers that step whole tensors or, after `share_layers`, flat shards.
+    """Base class of optimizers that step whole tensors or, after `share_layers`, flat shards."""
 
-    Attributes:
-        whole_states: Names of the states of which every rank keeps all, for each tensor by name. All other states have
-            one number for each element of a shard, or are one number for the whole shard.
-    """
-
-    whole_states: tuple[str, ...] = ()
     _pieces: Mapping[Tensor, Sequence[Piece]] = {}
     _comm: Comm | None = None
     _device: torch.device | None = None

@@ -74,7 +74,7 @@ def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[s
 def share_layers(optimizer: Any, lines: Sequence[Sequence[FlatShard]], comm: Comm) -> None:
     """Give an optimizer that needs more than single elements the shards of each group, and say what lies in them."""
     pieces = [{line.master: line.partition.pieces(line.rank) for line in its} for its in lines]
-    # Parameters are where ranks can send from; shards may be on the host, as with ZeRO-Offload.
+    # Parameters are where ranks can send from.
     device = next((line.flat.device for its in lines for line in its), None)
     optimizer.share_layers(pieces, comm, device)
 

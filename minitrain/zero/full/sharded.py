@@ -8,13 +8,13 @@ The stages differ in how they treat gradients (stage 2) and parameters (stage 3)
 To build a stage on `Sharded`: `_prepare()` runs once lines and optimizer exist; `synchronize()` has to
 call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_all_gather_parameters()` runs after the
 step; `shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the
-stage must then fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
+stage must then fill when parameters are needed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,6 @@ from minitrain.comm.clip_grad_norm import Piece, axes_of, axis, clip_grad_norm, 
 from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.replica import agree_on_states, broadcast_all
-from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
 from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
@@ -121,8 +120,8 @@ class Sharded(nn.Module, ABC):
             # It checks options and shapes while parameters still have shapes; it gets the shards below.
             self.optimizer = optimizer_class([dict(each) for each in groups], **optimizer_options)
         self.module, self.compute_dtype, self.reduce_dtype = module, compute_dtype, reduce_dtype
-        self._group_names = [names_of(module.named_parameters(), each["params"]) for each in groups]
-        self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
+        names = [names_of(module.named_parameters(), each["params"]) for each in groups]
+        self.units: list[Unit] = lay_out(module, parts, names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
         self._trainable = [line for line in self.lines if line.trainable]
         # A rank sees 1/n of the gradients, so torch's own clipping would scale by another norm on each rank.
@@ -252,7 +251,7 @@ class Sharded(nn.Module, ABC):
         self.optimizer.step()
         for line in self._trainable:
             assert line.master is not None
-            # Where it was cast or is on the host, it is a copy, which need not live until the next step.
+            # Where it was cast, it is a copy, which need not live until the next step.
             line.master.grad = None
             self._copy_master_to_shard(line)
         self._all_gather_parameters()
@@ -262,25 +261,6 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             line.gradient = None
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """The states of all ranks, gathered; every rank must call it.
-
-        It is what `optimizer_class` over the module's own parameters would give, which it can load, too. Copies in
-        float32 (`compute_dtype`) are no part of it; see `full_state_dict`.
-        """
-        return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
-
-    @torch.no_grad()
-    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `optimizer_state_dict` gave, of any stage and number of ranks, or a plain optimizer's state dict.
-
-        Each rank takes its shards, and nothing is sent.
-
-        Raises:
-            ValueError: It belongs to another model or optimizer; names the first mismatch.
-        """
-        states.load(self.optimizer, self.lines, self._group_names, self.rank, state)
-
     @torch.no_grad()
     def full_state_dict(self) -> dict[str, Any]:
         """The state dict of the plain module, on every rank, gathered line by line; every rank must call it.
@@ -289,9 +269,12 @@ class Sharded(nn.Module, ABC):
         """
         values: dict[int, Tensor] = {}
         for line in self.lines:
-            # Offloaded masters are on the host, where the ranks' backend may not reach.
-            own = line.shard if line.master is None else line.master.detach().to(line.shard.device)
-            flat = states.gathered(own, line.partition, self.comm)
+            own = line.shard if line.master is None else line.master.detach()
+            flat = own.new_empty(line.partition.elements + line.partition.padding)
+            line.partition.shard(flat, self.rank).copy_(own)
+            if flat.numel():
+                # Each rank brings its shard, and all get the whole line.
+                self.comm.all_gather(flat).wait()
             for name, view in line.partition.views(flat).items():
                 # By identity, for tied weights have several names. Clones, as saving a view saves its whole line.
                 values[id(line.parameters[name])] = view.clone()
@@ -299,33 +282,6 @@ class Sharded(nn.Module, ABC):
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             full[name] = values[id(parameter)]
         return full
-
-    @torch.no_grad()
-    def load_full_state_dict(self, full: Mapping[str, Any]) -> None:
-        """Load a state dict of the plain module: each rank takes its shards, in full precision, and the buffers.
-
-        Raises:
-            ValueError: A parameter is missing or has another shape; names the first.
-        """
-        for line in self.lines:
-            for name, shape in line.partition.shapes.items():
-                if name not in full:
-                    raise ValueError(f"{name} is missing in the state dict")
-                if full[name].shape != shape:
-                    raise ValueError(f"{name}: shape {tuple(full[name].shape)} in the state dict, not {tuple(shape)}")
-        self.wait()
-        for line in self.lines:
-            target = line.shard if line.master is None else line.master.detach()
-            for name, start, stop, offset in line.partition.segments(self.rank):
-                target[offset : offset + stop - start].copy_(full[name].flatten()[start:stop])
-            self._copy_master_to_shard(line)
-            # The dict has the other ranks' shards as well, so nothing has to be gathered.
-            if line.whole:
-                for name, view in line.partition.views(line.flat).items():
-                    view.copy_(full[name])
-        for name, buffer in self.module.named_buffers():
-            if name in full:
-                buffer.copy_(full[name])
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -400,7 +356,7 @@ class Sharded(nn.Module, ABC):
     def _before_loading(self, *_: Any) -> None:
         self.wait()
         if self.shards_parameters:
-            raise RuntimeError("the module's parameters are sharded; load with load_full_state_dict() of its wrapper")
+            raise RuntimeError("the module's parameters are sharded; load them before you wrap it")
 
     def _gradient(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         if line.gradient is None:
