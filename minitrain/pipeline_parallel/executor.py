@@ -109,6 +109,7 @@ class Pipeline:
         self,
         inputs: Sequence[MicroBatch] | None = None,
         targets: Sequence[Any] | None = None,
+        shares: Sequence[float] | None = None,
     ) -> Float[Tensor, ""] | None:
         """One training step up to the gradients: every action of this rank, then sums over copies of weights.
 
@@ -116,15 +117,17 @@ class Pipeline:
             inputs: The micro-batches, on the rank of the first stage; other ranks may leave them out. Inputs of equal
                 shape must have outputs of equal shape in every stage.
             targets: What `loss` compares with, one for each micro-batch, on the rank of the last stage.
+            shares: On the rank of the last stage, the weight of each micro-batch's mean in that of the step, where
+                sizes differ: its part of all samples or tokens. None: 1/m.
 
         Returns:
             The mean loss on the rank of the last stage, None on others.
 
         Raises:
-            ValueError: There are not as many inputs or targets as micro-batches; or in the middle of the step:
+            ValueError: There are not as many inputs, targets or shares as micro-batches; or in the middle of the step:
                 two stages do not meet, or one returns no tensor.
         """
-        self._begin(inputs, targets)
+        self._begin(inputs, targets, shares)
         aside = tied.set_aside(self.ties, self._inner)
         with ExitStack() as stack:
             for stage in self._parallel:
@@ -150,11 +153,21 @@ class Pipeline:
             for piece in pieces(stage):
                 yield piece._replace(axes=piece.axes | axis(comm, first.get(id(piece.parameter), True)))
 
-    def _begin(self, inputs: Sequence[MicroBatch] | None, targets: Sequence[Any] | None) -> None:
+    def _begin(
+        self,
+        inputs: Sequence[MicroBatch] | None,
+        targets: Sequence[Any] | None,
+        shares: Sequence[float] | None,
+    ) -> None:
         first, last = 0 in self.stages, self._last in self.stages
-        checks.lengths(self.schedule.microbatches, self.group, inputs=(inputs, first), targets=(targets, last))
+        wanted = {
+            "inputs": (inputs, first),
+            "targets": (targets, last),
+            "shares": (shares, last and shares is not None),
+        }
+        checks.lengths(self.schedule.microbatches, self.group, **wanted)
         self._inputs = [checks.inputs_of(number, given) for number, given in enumerate(inputs or ()) if first]
-        self._targets = targets
+        self._targets, self._shares = targets, shares
         self._mean: Tensor | None = None
         self._here: dict[Action, list[Tensor]] = {}  # results that stay on this rank, by the action that made them
         self._mail.begin(checks.kinds(self._inputs) if first else None)
@@ -229,7 +242,7 @@ class Pipeline:
         """The part of a micro-batch in the mean over the step, from which backward begins.
 
         The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each loss
-        is divided by m before backward.** If that is forgotten, the gradients are m times too
+        is divided by m, or given its share, before backward.** If that is forgotten, the gradients are m times too
         large, which is hardly visible with Adam.
         """
         assert self.loss is not None and self._targets is not None
@@ -238,7 +251,7 @@ class Pipeline:
             shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss returned {shown} for micro-batch {microbatch}; return a tensor without dimensions")
         # Divided, since one device would write loss / m: the same bits even if m is not a power of two.
-        part = loss / self.schedule.microbatches
+        part = loss / self.schedule.microbatches if self._shares is None else loss * self._shares[microbatch]
         self._mean = part.detach() if self._mean is None else self._mean + part.detach()
         return part
 

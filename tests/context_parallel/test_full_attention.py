@@ -26,17 +26,17 @@ def drawn(heads, kv_heads, seq, dtype=torch.float64):
 
 
 def one_device(query, key, value, gradient, mask):
-    """Output and gradients by torch's attention, of all tokens; `mask` says who sees whom."""
+    """Output and gradients by torch's attention, of all tokens; `mask` says who sees whom, True for all."""
     inputs = [each.double().requires_grad_() for each in (query, key, value)]
     repeated = [each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in inputs[1:]]
     output = F.scaled_dot_product_attention(inputs[0], *repeated, attn_mask=mask)
     return [output.detach(), *torch.autograd.grad(output, inputs, gradient.double())]
 
 
-def run(core, at, query, key, value, gradient):
+def run(core, at, query, key, value, gradient, **documents):
     """Output and gradients of this rank's tokens."""
     inputs = [each[:, :, at].requires_grad_() for each in (query, key, value)]
-    output = core(*inputs)
+    output = core(*inputs, **documents)
     return [output.detach(), *torch.autograd.grad(output, inputs, gradient[:, :, at])]
 
 
@@ -50,9 +50,10 @@ def as_one_device(world, mode):
         if heads % kv_heads:
             continue
         at, whole = held(mode, seq, rank, n), drawn(heads, kv_heads, seq)
-        found = run(ContextAttention(None, mode, seq), at, *whole)
-        for mine, expected in zip(found, one_device(*whole, triangle(seq)), strict=True):
-            torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
+        for causal in (True, False):
+            found = run(ContextAttention(None, mode, seq, causal=causal), at, *whole)
+            for mine, expected in zip(found, one_device(*whole, triangle(seq) if causal else None), strict=True):
+                torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
@@ -142,6 +143,21 @@ def test_dropout_drops_what_one_device_drops(ranks, mode, size):
     ranks(size).run(dropped, mode)
 
 
+def in_documents(world, mode):
+    seq, n = 3 * world.size + 2, world.size
+    whole, at = drawn(n, n, seq), held(mode, seq, world.rank, n)
+    documents = torch.arange(seq).repeat(BATCH, 1) // torch.tensor([[3], [seq - 2]])  # cut at other places in each
+    found = run(ContextAttention(None, mode, seq), at, *whole, documents=documents)
+    mask = triangle(seq) & (documents[:, None, :, None] == documents[:, None, None, :])
+    for mine, expected in zip(found, one_device(*whole, mask), strict=True):
+        torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ("gather", "ulysses"))
+def test_documents(ranks, mode):
+    ranks(3).run(in_documents, mode)
+
+
 def sent(world, mode):
     """Bytes of a rank's messages: of the ring, (n−1) chunks of keys and values, whose gradients are in float32."""
     n, seq, heads, kv_heads = world.size, 8 * world.size, 2 * world.size, 2
@@ -165,16 +181,18 @@ def test_key_heads_travel_once_in_16_bits_and_their_gradients_in_32(ranks, mode)
 def refused(world):
     """On both ranks, before anything is sent."""
 
-    def attend(mode, heads=4, tokens=4, dtype=torch.float64):
+    def attend(mode, heads=4, tokens=4, dtype=torch.float64, documents=None):
         inputs = torch.ones(3, 1, heads, tokens, 2, dtype=dtype)
-        ContextAttention(None, mode, 8)(*inputs)
+        ContextAttention(None, mode, 8)(*inputs, documents=documents)
 
-    other = (torch.float64, torch.float32)[world.rank]
+    other, none = (torch.float64, torch.float32)[world.rank], torch.zeros(1, 8, dtype=torch.int64)
     with Ledger() as ledger:
         for message, mode, choices in (
             ("heads=3 cannot be divided over 2 ranks", "ulysses", {"heads": 3}),
             ("query has 5 tokens on rank 1, which holds 4 of seq=8", "ring", {"tokens": 4 + world.rank}),
             ("query and key differ between ranks", "zigzag", {"dtype": other}),
+            ("mode='zigzag' has no document", "zigzag", {"documents": none}),
+            (r"documents of shape \(1, 4\) must be", "gather", {"documents": none[:, :4]}),
         ):
             with pytest.raises(ValueError, match=message):
                 attend(mode, **choices)

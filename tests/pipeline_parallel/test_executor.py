@@ -84,10 +84,11 @@ def other_kinds(world, make):
     for samples in ((3, 3, 2), (1, 4, 1)):  # shapes may change between micro-batches and between steps
         inputs = [mixed_inputs(count, seed) for seed, count in enumerate(samples)]
         targets = [torch.rand(count, 3, generator=torch.Generator().manual_seed(count)) for count in samples]
-        loss = pipeline.step(inputs, targets)
+        shares = [count / sum(samples) for count in samples]
+        loss = pipeline.step(inputs, targets, shares)
         expected = torch.zeros((), dtype=torch.float64)
-        for x, target in zip(inputs, targets, strict=True):
-            part = mixed_loss(chain(references, x), target) / 3
+        for x, target, share in zip(inputs, targets, shares, strict=True):
+            part = mixed_loss(chain(references, x), target) * share
             if part.requires_grad:
                 part.backward()
             expected += part.detach()
@@ -177,6 +178,7 @@ def refusals(world):
     for words, *given in (
         ("inputs are missing on rank 0, but the schedule has 2 micro-batches", None, [x, x]),
         ("targets are 3 on rank 1", [x, x], [x, x, x]),
+        ("shares are 1 on rank 1", [x, x], [x, x], [1.0]),
     ):
         with pytest.raises(ValueError, match=words):  # on both ranks, before anything is sent
             pipeline.step(*given)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm.comm import Comm
-from minitrain.context_parallel.full.kernels import Dropout
+from minitrain.context_parallel.full.kernels import Rule
 from minitrain.context_parallel.full.local import Backward, Running
 from minitrain.context_parallel.full.places import Block, Chunks, length, positions
 
@@ -28,25 +28,23 @@ class Gather:
         self.seq = chunks[-1][-1].stop
         self.even = self.seq == self.longest * len(chunks)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> tuple[Tensor, ...]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> tuple[Tensor, ...]:
         """This rank's output, after it what backward needs."""
         (mine,) = self.chunks[self.comm.rank]
         all_keys, all_values = self.gather(key, value)
-        running = Running(query, positions((mine,), query.device), dropout)
-        running.add(all_keys, all_values, self.key_at(all_keys), self.blocks())
+        running = Running(query, positions((mine,), query.device), rule)
+        running.add(all_keys, all_values, self.key_at(all_keys), self.blocks(rule.causal))
         output, logsum = running.result()
         return output, query, key, value, output, logsum
 
-    def backward(
-        self, gradient: Tensor, kept: Sequence[Tensor], dropout: Dropout | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, gradient: Tensor, kept: Sequence[Tensor], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of this rank's query, key and value."""
         query, key, value, output, logsum = kept
         (mine,) = self.chunks[self.comm.rank]
         # Kept from forward, they would take n times the memory of a rank's own, in every layer.
         all_keys, all_values = self.gather(key, value)
-        backward = Backward(gradient, query, positions((mine,), query.device), output, logsum, dropout)
-        parts = backward.add(all_keys, all_values, self.key_at(all_keys), self.blocks())
+        backward = Backward(gradient, query, positions((mine,), query.device), output, logsum, rule)
+        parts = backward.add(all_keys, all_values, self.key_at(all_keys), self.blocks(rule.causal))
         # Each rank has used all keys and values, so a gradient is a sum over ranks, and its owner needs the sum.
         # Zeros, for later tokens that no query of this rank sees.
         partial = parts[0].to_key.new_zeros(self.seq, *self.token(key))
@@ -92,10 +90,12 @@ class Gather:
         """The shape of one token's keys and values in all sequences."""
         return (2, *key.shape[:2], key.shape[-1])
 
-    def blocks(self) -> list[Block]:
+    def blocks(self, causal: bool) -> list[Block]:
         """First this rank's own tokens, of which each query sees one at least, then all earlier ones."""
         (mine,) = self.chunks[self.comm.rank]
         queries = slice(0, len(mine))
+        if not causal:
+            return [Block(queries, slice(0, self.seq), False)]
         own = Block(queries, slice(mine.start, mine.stop), True)
         return [own, Block(queries, slice(0, mine.start), False)] if mine.start else [own]
 

@@ -9,7 +9,7 @@ Backward needs no merging: given the logsum *over all keys*, a weight is exp(sco
 gradients are sums over its own weights (Dao 2023, "FlashAttention-2", §3.1).
 
 Fused kernels return logsum and take it in backward: torch's for CPUs, FlashAttention on GPUs in 16 bits. Otherwise
-(dropout, other dtypes on GPUs) the scores of a block are written out, in float32 at least.
+(dropout, documents, other dtypes on GPUs) the scores of a block are written out, in float32 at least.
 """
 
 from __future__ import annotations
@@ -55,22 +55,40 @@ class Dropout:
         return counter_rng.bits(self.words, queries, numbers * self.seq + tokens.keys) < self.p * 2**32
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What applies to all blocks of one call."""
+
+    causal: bool  # whether a query sees no later keys
+    documents: Int[Tensor, "batch seq"] | None = None  # of each token; a query then sees only keys of its own
+    dropout: Dropout | None = None
+
+    def hidden(self, tokens: Tokens) -> Bool[Tensor, "_ 1 q k"]:
+        """Which keys a query does not see; the first dim is 1 where that is the same in all sequences."""
+        later = tokens.keys > tokens.queries[:, None]  # [q, k]
+        hidden = (later if self.causal else torch.zeros_like(later))[None, None]
+        if self.documents is not None:
+            of_queries, of_keys = self.documents[:, tokens.queries], self.documents[:, tokens.keys]
+            hidden = hidden | (of_queries[:, None, :, None] != of_keys[:, None, None, :])
+        return hidden
+
+
 def attend(
     query: Float[Tensor, "batch heads q head"],
     key: Float[Tensor, "batch kv_heads k head"],
     value: Float[Tensor, "batch kv_heads k head"],
     causal: bool,
     tokens: Tokens,
-    dropout: Dropout | None,
+    rule: Rule,
 ) -> tuple[Float[Tensor, "batch heads q head"], Float[Tensor, "batch heads q"]]:
     """One block: its output, and its logsum in float32 at least.
 
     `causal` means that queries and keys are the same tokens, under a causal mask. Otherwise each query sees all of
-    these keys. Each key head is shared by heads / kv_heads query heads.
+    these keys, but for what `rule.documents` hides. Each key head is shared by heads / kv_heads query heads.
     """
     key, value = repeat(key, query), repeat(value, query)
-    if not fused(query, dropout):
-        return written_out(query, key, value, tokens, dropout)
+    if not fused(query, rule):
+        return written_out(query, key, value, tokens, rule)
     # Not `F.scaled_dot_product_attention`, which keeps the logsum to itself.
     if query.is_cuda:
         output, logsum, *_ = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
@@ -87,7 +105,7 @@ def gradients(
     logsum: Float[Tensor, "batch heads q"],
     causal: bool,
     tokens: Tokens,
-    dropout: Dropout | None,
+    rule: Rule,
 ) -> tuple[
     Float[Tensor, "batch heads q head"], Float[Tensor, "batch kv_heads k head"], Float[Tensor, "batch kv_heads k head"]
 ]:
@@ -97,8 +115,8 @@ def gradients(
     """
     kv_heads = key.shape[1]
     key, value = repeat(key, query), repeat(value, query)
-    if not fused(query, dropout):
-        parts = written_out_gradients(gradient, query, key, value, output, logsum, tokens, dropout)
+    if not fused(query, rule):
+        parts = written_out_gradients(gradient, query, key, value, output, logsum, tokens, rule)
     elif query.is_cuda:
         parts = _flash_gradients(gradient, query, key, value, output, logsum, causal)
     else:
@@ -120,9 +138,9 @@ def _flash_gradients(
     )
 
 
-def fused(query: Float[Tensor, "batch heads q head"], dropout: Dropout | None) -> bool:
+def fused(query: Float[Tensor, "batch heads q head"], rule: Rule) -> bool:
     """Whether a kernel does this without writing the scores out. Kernels would draw masks of their own for dropout."""
-    if dropout is not None:
+    if rule.dropout is not None or rule.documents is not None:
         return False
     if query.is_cuda:
         # What FlashAttention takes.
@@ -148,26 +166,24 @@ def wider(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _scores(query: Tensor, key: Tensor, tokens: Tokens) -> Tensor:
+def _scores(query: Tensor, key: Tensor, tokens: Tokens, rule: Rule) -> Tensor:
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # [batch, heads, q, k]
-    return scores.masked_fill_(tokens.keys > tokens.queries[:, None], -math.inf)
+    return scores.masked_fill_(rule.hidden(tokens), -math.inf)
 
 
-def written_out(
-    query: Tensor, key: Tensor, value: Tensor, tokens: Tokens, dropout: Dropout | None
-) -> tuple[Tensor, Tensor]:
+def written_out(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens, rule: Rule) -> tuple[Tensor, Tensor]:
     """`attend` with the block's scores as a tensor."""
     dtype = query.dtype
     query, key, value = (each.to(wider(dtype)) for each in (query, key, value))
     # From here on in place: nothing else is as large as the scores.
-    scores = _scores(query, key, tokens)
+    scores = _scores(query, key, tokens, rule)
     logsum = scores.logsumexp(-1)  # [batch, heads, q]
     # A query that sees none of these keys has logsum −∞ here, and weights of 0.
     weights = scores.sub_(logsum.masked_fill(logsum.isinf(), 0)[..., None]).exp_()
-    if dropout is not None:
+    if rule.dropout is not None:
         # After the softmax: what is dropped still counts in the denominator.
-        dropped = dropout.dropped(weights, tokens)
-        weights = weights.masked_fill_(dropped, 0.0).div_(1 - dropout.p)
+        dropped = rule.dropout.dropped(weights, tokens)
+        weights = weights.masked_fill_(dropped, 0.0).div_(1 - rule.dropout.p)
     return (weights @ value).to(dtype), logsum
 
 
@@ -179,17 +195,17 @@ def written_out_gradients(
     output: Tensor,
     logsum: Tensor,
     tokens: Tokens,
-    dropout: Dropout | None,
+    rule: Rule,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`gradients` with the block's scores as a tensor."""
     wide = wider(query.dtype)
     gradient, query, key, value, output = (each.to(wide) for each in (gradient, query, key, value, output))
     # This logsum is over all keys, therefore finite, and a hidden key gets weight 0.
-    weights = (_scores(query, key, tokens) - logsum[..., None]).exp_()  # [batch, heads, q, k]
+    weights = (_scores(query, key, tokens, rule) - logsum[..., None]).exp_()  # [batch, heads, q, k]
     to_weights = gradient @ value.transpose(-2, -1)  # [batch, heads, q, k]
     used = weights
-    if dropout is not None:
-        dropped, kept = dropout.dropped(weights, tokens), 1 - dropout.p
+    if rule.dropout is not None:
+        dropped, kept = rule.dropout.dropped(weights, tokens), 1 - rule.dropout.p
         used, to_weights = (each.masked_fill(dropped, 0.0).div_(kept) for each in (weights, to_weights))
     # Softmax: Σ weight · gradient of weight, over all keys, is gradient · output, also with dropout.
     dot = (gradient * output).sum(-1, keepdim=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm.messages import Handle
-from minitrain.context_parallel.full.kernels import Dropout, Tokens, attend, gradients, wider
+from minitrain.context_parallel.full.kernels import Rule, Tokens, attend, gradients, wider
 from minitrain.context_parallel.full.places import Block
 
 
@@ -19,8 +19,8 @@ class Running:
     `query` is this rank's, `[batch, heads, q, head]`, at the true positions `query_at`, `[q]`.
     """
 
-    def __init__(self, query: Tensor, query_at: Tensor, dropout: Dropout | None):
-        self.query, self.query_at, self.dropout = query, query_at, dropout
+    def __init__(self, query: Tensor, query_at: Tensor, rule: Rule):
+        self.query, self.query_at, self.rule = query, query_at, rule
         self.output: Tensor | None = None  # [batch, heads, q, head], in float32 at least from the second block on
         self.logsum: Tensor | None = None  # [batch, heads, q]
 
@@ -29,7 +29,7 @@ class Running:
         for queries, keys, causal in blocks:
             tokens = Tokens(self.query_at[queries], key_at[keys])
             query = self.query[:, :, queries]
-            output, logsum = attend(query, key[:, :, keys], value[:, :, keys], causal, tokens, self.dropout)
+            output, logsum = attend(query, key[:, :, keys], value[:, :, keys], causal, tokens, self.rule)
             if self.output is None or self.logsum is None:
                 assert queries == slice(0, len(self.query_at)), "the first block has all queries"
                 self.output, self.logsum = output, logsum
@@ -53,13 +53,11 @@ class Backward:
     `output` and `logsum` are those over all keys, and `gradient` is that of the output.
     """
 
-    def __init__(
-        self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, dropout: Dropout | None
-    ):
+    def __init__(self, gradient: Tensor, query: Tensor, query_at: Tensor, output: Tensor, logsum: Tensor, rule: Rule):
         # Kernels want the elements of a head next to each other, and the gradient of a sum has one for all.
         self.gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         self.query, self.query_at, self.output, self.logsum = query, query_at, output, logsum
-        self.dropout = dropout
+        self.rule = rule
         self.to_query: Tensor | None = None  # [batch, heads, q, head], in float32 at least
 
     def add(self, key: Tensor, value: Tensor, key_at: Tensor, blocks: Iterable[Block]) -> list[Part]:
@@ -75,7 +73,7 @@ class Backward:
                 self.logsum[:, :, queries],
                 causal,
                 Tokens(self.query_at[queries], key_at[keys]),
-                self.dropout,
+                self.rule,
             )
             parts.append(Part(keys, to_key, to_value))
             if self.to_query is None:

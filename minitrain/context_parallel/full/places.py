@@ -85,14 +85,16 @@ class Block(NamedTuple):
     causal: bool  # these are the same tokens, and each sees itself and the earlier ones; else each query sees all keys
 
 
-def visible(queries: Sequence[range], keys: Sequence[range]) -> list[Block]:
-    """What a causal mask leaves to be computed of some queries and some keys; hidden blocks are left out.
+def visible(queries: Sequence[range], keys: Sequence[range], causal: bool) -> list[Block]:
+    """What a mask leaves to be computed of some queries and some keys; blocks of which nothing is left are left out.
 
     Each chunk of queries is one of `keys`, or has no token in common with them.
     """
+    every = Block(slice(0, sum(map(len, queries))), slice(0, sum(map(len, keys))), False)
+    if not causal:
+        return [every]
     if tuple(queries) == tuple(keys):
-        every = slice(0, sum(map(len, keys)))
-        return [Block(every, every, True)]  # positions rise, so that the usual triangle is right over several chunks
+        return [every._replace(causal=True)]  # positions rise, so that the usual triangle is right over several chunks
     blocks: list[Block] = []
     start = 0
     for chunk in queries:

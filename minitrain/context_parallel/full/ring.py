@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle, exchange
-from minitrain.context_parallel.full.kernels import Dropout
+from minitrain.context_parallel.full.kernels import Rule
 from minitrain.context_parallel.full.local import Backward, Part, Running, added, received, together
 from minitrain.context_parallel.full.places import Chunks, length, positions, visible
 
@@ -27,10 +27,10 @@ class Ring:
     def __init__(self, comm: Comm, chunks: Sequence[Chunks]):
         self.comm, self.chunks = comm, chunks
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> tuple[Tensor, ...]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> tuple[Tensor, ...]:
         """This rank's output, after it what backward needs."""
         rank, ranks, device = self.comm.rank, self.comm.ranks, query.device
-        running = Running(query, positions(self.chunks[rank], device), dropout)
+        running = Running(query, positions(self.chunks[rank], device), rule)
         own = passing = torch.stack([key, value])  # [2, batch, kv_heads, held, head]
         for step in range(ranks):
             # Its own keys come first, of which each query sees one at least, as `Running` needs.
@@ -38,27 +38,25 @@ class Ring:
             # The next keys and values arrive, and these leave, while this block is computed.
             coming = self.pass_on(passing, owner - 1) if step < ranks - 1 else None
             chunks = self.chunks[owner]
-            blocks = visible(self.chunks[rank], chunks)
+            blocks = visible(self.chunks[rank], chunks, rule.causal)
             running.add(passing[0], passing[1], positions(chunks, device), blocks)
             passing = received(coming) if coming else passing
         output, logsum = running.result()
         # Of keys and values only its own: the others travel again in backward.
         return output, query, own, output, logsum
 
-    def backward(
-        self, gradient: Tensor, kept: Sequence[Tensor], dropout: Dropout | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, gradient: Tensor, kept: Sequence[Tensor], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of this rank's query, key and value."""
         query, passing, output, logsum = kept
         rank, ranks, device = self.comm.rank, self.comm.ranks, query.device
-        backward = Backward(gradient, query, positions(self.chunks[rank], device), output, logsum, dropout)
+        backward = Backward(gradient, query, positions(self.chunks[rank], device), output, logsum, rule)
         home: list[Part] = []
         returning: Handle | None = None
         for step in range(ranks):
             owner = (rank - step) % ranks
             coming = self.pass_on(passing, owner - 1) if step < ranks - 1 else None
             chunks = self.chunks[owner]
-            blocks = visible(self.chunks[rank], chunks)
+            blocks = visible(self.chunks[rank], chunks, rule.causal)
             parts = backward.add(passing[0], passing[1], positions(chunks, device), blocks)
             if step == 0:
                 # It waits at home, where the sum of all other ranks' parts arrives after n−1 messages.

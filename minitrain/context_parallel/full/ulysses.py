@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle, all_to_all
-from minitrain.context_parallel.full.kernels import Dropout
+from minitrain.context_parallel.full.kernels import Rule
 from minitrain.context_parallel.full.local import Backward, Running, received
 from minitrain.context_parallel.full.places import Block, Chunks, length
 
@@ -36,28 +36,26 @@ class Ulysses:
         each = len(self.used) // len(self.kv_heads[comm.rank])
         self.evenly = self.used == [number // each for number in range(len(self.used))]
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> tuple[Tensor, ...]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> tuple[Tensor, ...]:
         """This rank's output, after it what backward needs."""
         ranges = (self.query_heads, self.kv_heads, self.kv_heads)
         # Three messages to each rank, all under way together.
         started = [self.to_heads(each, of) for each, of in zip((query, key, value), ranges, strict=True)]
         query, key, value = (self.all_tokens(each, of) for each, of in zip(started, ranges, strict=True))
         every = torch.arange(query.shape[-2], device=query.device)
-        running = Running(query, every, self.of_heads(dropout))
-        running.add(self.of_each(key), self.of_each(value), every, self.block())
+        running = Running(query, every, self.of_heads(rule))
+        running.add(self.of_each(key), self.of_each(value), every, self.block(rule))
         output, logsum = running.result()
         mine = self.own_tokens(self.to_tokens(output, self.query_heads), self.query_heads)
         return mine, query, key, value, output, logsum
 
-    def backward(
-        self, gradient: Tensor, kept: Sequence[Tensor], dropout: Dropout | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, gradient: Tensor, kept: Sequence[Tensor], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of this rank's query, key and value."""
         query, key, value, output, logsum = kept
         gradient = self.all_tokens(self.to_heads(gradient, self.query_heads), self.query_heads)
         every = torch.arange(query.shape[-2], device=query.device)
-        backward = Backward(gradient, query, every, output, logsum, self.of_heads(dropout))
-        ((_, *to_both),) = backward.add(self.of_each(key), self.of_each(value), every, self.block())
+        backward = Backward(gradient, query, every, output, logsum, self.of_heads(rule))
+        ((_, *to_both),) = backward.add(self.of_each(key), self.of_each(value), every, self.block(rule))
         # Several query heads have used the same key head, which was repeated for them.
         if not self.evenly:
             used = torch.tensor(self.used, device=key.device)
@@ -114,14 +112,15 @@ class Ulysses:
         """Key heads as kernels want them, each shared by equally many query heads."""
         return x if self.evenly else x[:, self.used]
 
-    def block(self) -> list[Block]:
+    def block(self, rule: Rule) -> list[Block]:
         """All queries and all keys at once."""
         every = slice(0, sum(self.counts))
-        return [Block(every, every, True)]
+        return [Block(every, every, rule.causal)]
 
-    def of_heads(self, dropout: Dropout | None) -> Dropout | None:
-        """The same dropout with this rank's heads at their numbers."""
-        if dropout is None:
-            return None
+    def of_heads(self, rule: Rule) -> Rule:
+        """The same rule with this rank's heads at their numbers."""
+        if rule.dropout is None:
+            return rule
         # A mask belongs to a head of the whole model, wherever it is computed.
-        return replace(dropout, first_head=dropout.first_head + self.query_heads[self.comm.rank].start)
+        first = rule.dropout.first_head + self.query_heads[self.comm.rank].start
+        return replace(rule, dropout=replace(rule.dropout, first_head=first))
