@@ -1,7 +1,7 @@
-"""Cutting a model into stages: its layers in order, and the stages as modules.
+"""Cutting a model into stages: its layers in order, what each of them takes here, and the stages as modules.
 
-**Idea.** A pipeline is as slow as its slowest stage. So measure each layer, and cut the list of layers where the
-largest sum between two cuts is smallest (`planning/partition.py`).
+**Idea.** A pipeline is as slow as its slowest stage. So measure each layer (`layer_times`), and cut the list of layers
+where the largest sum between two cuts is smallest (`planning/partition.py`).
 
 **Source.** Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
 **Cost.** A weight shared by layers of two stages exists twice: see `minitrain.pipeline_parallel.full.tied`.
@@ -10,11 +10,13 @@ Also called `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `spl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from minitrain.models.gpt import GPT
 
@@ -101,6 +103,42 @@ def evenly(model: nn.Module, stages: int) -> list[int]:
         counts[0] += 1
         counts[-1] += 2
     return counts
+
+
+def layer_times(model: nn.Module, *inputs: Tensor, repeats: int = 5) -> list[float]:
+    """Seconds that forward and backward of each layer take here, one after another: the fastest of `repeats`.
+
+    Existing gradients are left as they are. The last layer's outputs serve as a loss.
+
+    Args:
+        model: As `layers_of` takes it.
+        *inputs: A micro-batch for its first layer.
+        repeats: How often each layer runs.
+    """
+    times = []
+    for layer in layers_of(model).values():
+        trainable = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        leaves = tuple(x.detach().requires_grad_(x.is_floating_point()) for x in inputs)
+        wanted = [*trainable, *(leaf for leaf in leaves if leaf.requires_grad)]
+        fastest, outputs = float("inf"), ()
+        for _ in range(repeats):
+            _finish(inputs)
+            begin = time.perf_counter()
+            outputs = layer(*leaves)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            roots = [output for output in outputs if output.requires_grad]
+            if roots and wanted:
+                torch.autograd.grad(roots, wanted, [torch.ones_like(root) for root in roots], allow_unused=True)
+            _finish(inputs)
+            fastest = min(fastest, time.perf_counter() - begin)
+        times.append(fastest)
+        inputs = tuple(output.detach() for output in outputs)
+    return times
+
+
+def _finish(tensors: Sequence[Tensor]) -> None:
+    if any(tensor.is_cuda for tensor in tensors):
+        torch.accelerator.synchronize()
 
 
 def _check(stages: int, layers: int, what: str) -> None:

@@ -30,9 +30,10 @@ from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParal
 from minitrain.tensor_parallel.full.norm import PartialNorm
 from minitrain.tensor_parallel.full.parallelize import parallelize as tensor_parallelize
 from minitrain.tensor_parallel.full.parameter_layout import mark_partial, sharded_dim
+from minitrain.tensor_parallel.full.report import Before, Replaced
 
 
-def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool = False) -> None:
+def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool = False) -> Replaced:
     """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
 
     This is `minitrain.tensor_parallel.full.parallelize`, after which every layer is put between shards. Parameters keep
@@ -53,6 +54,9 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool
         keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less. Otherwise
             they are gathered again, which keeps less.
 
+    Returns:
+        What was replaced, what every rank still holds in full, and which gradients must be summed.
+
     Raises:
         ValueError: Before anything is changed: as in chapter 08; the number of ranks does not divide `positions` of the
             GPT's configuration; a block's attention is of another class than the reference's.
@@ -65,9 +69,11 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool
                 f"blocks.{number}.attention is a {type(attention).__name__}, which would see this rank's tokens only; "
                 "use minitrain.models.gpt.Attention"
             )
+    before = Before(gpt)
     tensor_parallelize(gpt, comm)
     _put_between_shards(gpt, keep_gathered, comm.rank, comm.ranks)
     EvenSequences(comm.ranks).watch(gpt)
+    return before.replaced(gpt, comm.ranks)
 
 
 def _put_between_shards(gpt: reference.GPT, keep_gathered: bool, rank: int, ranks: int) -> None:

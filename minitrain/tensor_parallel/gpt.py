@@ -10,7 +10,7 @@ loss. Backward: two all-reduces per block, and one for the head.
 **Cost.** Each rank holds 1/n of these matrices. One that the plan forgets costs memory, and raises no error; head and
 loss go together.
 The full form, `minitrain.tensor_parallel.full.parallelize`, adds dropout, shared key and value heads, gathered logits,
-and checks.
+a report of what is still whole, and checks.
 """
 
 from __future__ import annotations

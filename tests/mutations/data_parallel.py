@@ -55,6 +55,16 @@ MUTATIONS = table(
     by_claim("data_parallel.diloco", "bytes held besides"),
     ("data_parallel.diloco.DiLoCo.after_step", "self.outer.zero_grad()", "pass"),
     ("costs.local_sgd.outer_bytes", "2 * size", "size"),
+    by_test("tests/data_parallel/test_reduce_dtype.py", "the demos add up gradients in the parameters' dtype"),
+    # The dtype in which gradients are added up.
+    ("data_parallel.full.replica.reduced_in", "return reduce_dtype if", "return parameter.dtype if"),
+    ("data_parallel.full.replica.Replica.__init__", "parameter.grad_dtype = wide", "pass"),
+    (
+        "data_parallel.full.replica.Replica.__init__",
+        "torch.promote_types(parameter.dtype, reduced_in(parameter, reduce_dtype))",
+        "reduced_in(parameter, reduce_dtype)",
+    ),
+    ("data_parallel.full.replica.agree_on_states", '"reduce_dtype": str(reduce_dtype)', '"reduce_dtype": ""'),
     by_claim("data_parallel.overlapped", "gradients' dist"),
     ("data_parallel.bucketed.start_from_rank_0", "(parameter.data, 0", "(parameter.data, 1"),
     by_claim("data_parallel.bucketed", "weights that differ"),

@@ -8,7 +8,7 @@ from torch import nn
 
 from minitrain.models import GPT, GPTConfig
 from minitrain.pipeline_parallel.full import tied
-from minitrain.pipeline_parallel.splitting import evenly, layers_of, split
+from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, split
 
 
 def gpt(**choices):
@@ -44,3 +44,11 @@ def test_what_cannot_be_split():
             split(model, counts)
     with pytest.raises(ValueError, match="model is a Linear, whose order of layers is not known"):
         layers_of(nn.Linear(1, 1))
+
+
+def test_measured_times():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 2).requires_grad_(False))
+    model[1].weight.grad = torch.ones(4, 4)
+    times = layer_times(model, torch.arange(9), repeats=2)
+    assert len(times) == 4 and min(times) > 0
+    assert model[1].weight.grad.eq(1).all() and model[1].bias.grad is None

@@ -1,4 +1,4 @@
-"""A whole GPT cut over ranks: one device's tokens and gradients, and what stays whole.
+"""A whole GPT cut over ranks: one device's tokens and gradients, and what it says about itself.
 
 The lesson and tests/composition train it.
 """
@@ -41,18 +41,28 @@ def close(model, reference, group=None):
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-def what_stays_whole(world):
-    model = gpt(world.size, tied=False)
-    before = {name: p.shape for name, p in model.named_parameters()}
-    parallelize(model)
+def report(world, choices):
+    model = gpt(world.size, **choices)
+    before = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    replaced = parallelize(model)
+    assert [row.name for row in replaced.parameters] == list(before) == [name for name, _ in model.named_parameters()]
+    for row, parameter in zip(replaced.parameters, model.parameters(), strict=True):
+        assert (row.before, row.now) == (before[row.name], tuple(parameter.shape))
     assert not [name for name, part in model.named_modules() if type(part) is nn.Linear], "nothing stays dense"
-    return [name for name, p in model.named_parameters() if p.shape == before[name]], list(before)
+    return replaced, str(replaced)
 
 
-def test_norms_positions_and_biases_after_a_sum_stay_whole(ranks):
+def test_it_says_what_it_replaced(ranks):
+    replaced, text = ranks(2).run(report, {"tied": False})[0]
     ends = ("norm.weight", "norm.bias", "output.bias", "down.bias", "positions.weight")
-    for whole, names in ranks(2).run(what_stays_whole):
-        assert whole == [name for name in names if name.endswith(ends)]
+    assert replaced.replicated == [row.name for row in replaced.parameters if row.name.endswith(ends)]
+    assert replaced.modules["blocks.1.mlp.up"] == "ColumnParallelLinear"
+    lines = [line.split() for line in text.splitlines()]
+    assert ["embedding.tokens.weight", "13", "×", "8", "7", "×", "8", "dim", "0", "in", "2"] in lines
+    assert ["blocks.0-1.mlp.down.bias", "8", "8", "replicated"] in lines
+    how = {row.name: row.how for row in ranks(4).run(report, {"kv_heads": 2})[0][0].parameters}
+    assert how["blocks.0.attention.key.bias"] == "dim 0 in 2, each on 2 ranks, gradients to be summed"
+    assert "summed" not in how["blocks.0.attention.query.bias"]
 
 
 def generated(world, choices):
@@ -88,12 +98,12 @@ def without_memory(world):
     reference = gpt(world.size)
     with torch.device("meta"):
         model = gpt(world.size)
-    parallelize(model)
+    replaced = parallelize(model)
     model.to_empty(device="cpu")
     model.head.weight = model.embedding.tokens.weight  # to_empty makes each its own
     with torch.no_grad():
-        for (name, whole), parameter in zip(reference.named_parameters(), model.parameters(), strict=True):
-            parameter.copy_(piece_of(initial_weight(name, tuple(whole.shape), 2, seed=0), parameter))
+        for row, parameter in zip(replaced.parameters, model.parameters(), strict=True):
+            parameter.copy_(piece_of(initial_weight(row.name, row.before, 2, seed=0), parameter))
     model(*tokens())[1].backward(), reference(*tokens())[1].backward()
     close(model, reference)
     copied = copy.deepcopy(model)

@@ -13,23 +13,26 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from minitrain.data_parallel.full.replica import reduced_in
+
 
 class Bucket:
     """Parameters whose gradients travel together, and the flat tensor in which they do.
 
     Args:
         parameters: By name, in the order in which they lie; all of one dtype and device.
+        reduce_dtype: As of `Replica`.
 
     Attributes:
         flat: The gradients side by side, and after them a flag for each.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter]):
+    def __init__(self, parameters: dict[str, nn.Parameter], reduce_dtype: torch.dtype | None = None):
         self.parameters = parameters
         first = next(iter(parameters.values()))
         self._packed = first.dtype
         sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.flat = torch.zeros(sum(sizes), dtype=reduced_in(first, reduce_dtype), device=first.device)
         *parts, self._flags = self.flat.split(sizes)
         pairs = zip(parameters.items(), parts, strict=True)
         self._views = {name: part.view(parameter.shape) for (name, parameter), part in pairs}
@@ -51,6 +54,7 @@ class Bucket:
             self._views[name].zero_()  # this rank adds nothing
             self._absent.add(name)
         else:
+            # Where the bucket has fewer bits than the gradient, the product is rounded once.
             torch.mul(gradient, scale, out=self._views[name])
 
     def seal(self) -> Shaped[Tensor, " elements"]:
@@ -73,7 +77,9 @@ class Bucket:
         self._absent.clear()
 
 
-def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[Bucket]:
+def pack(
+    parameters: dict[str, nn.Parameter], bucket_megabytes: float, reduce_dtype: torch.dtype | None = None
+) -> list[Bucket]:
     """Pack parameters into buckets, the last parameter first; a bucket is closed when it has reached the size.
 
     The last parameters come first because backward reaches them first, which matters once buckets leave during it. A
@@ -88,7 +94,7 @@ def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[B
         if not bucket:
             buckets.append(bucket)
         bucket[name] = parameter
-        size = sum(member.numel() for member in bucket.values()) * parameter.dtype.itemsize
+        size = sum(member.numel() for member in bucket.values()) * reduced_in(parameter, reduce_dtype).itemsize
         if size >= bucket_megabytes * 2**20:
             del filling[kind]
-    return [Bucket(bucket) for bucket in buckets]
+    return [Bucket(bucket, reduce_dtype) for bucket in buckets]

@@ -44,7 +44,7 @@ class DataParallel(Replica):
     """
 
     def _prepare(self, bucket_megabytes: float) -> None:
-        self.buckets = pack(self.trainable, bucket_megabytes)
+        self.buckets = pack(self.trainable, bucket_megabytes, self.reduce_dtype)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         self._number = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.parameters}

@@ -36,6 +36,10 @@ class Replica(nn.Module, ABC):
             frozen one (`requires_grad=False`) at the start only.
         comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         bucket_megabytes: A bucket is full when it has reached this many MiB (2²⁰ bytes), as DDP's `bucket_cap_mb`.
+        reduce_dtype: Gradients of floating parameters are added up over ranks in it, and travel in it. With more bits
+            than a parameter has, as torch.float32 for one in bfloat16, its `.grad` has them too, so that micro-batches
+            are added up in them; the optimizer then has to step copies, as `minitrain.precision.master_weights` does.
+            With fewer bits, only messages are rounded, as by DDP's `bf16_compress_hook`. None: as parameters are.
 
     Attributes:
         module: The module itself; its state dict is that of a run on one device.
@@ -45,7 +49,8 @@ class Replica(nn.Module, ABC):
 
     Raises:
         ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
-            settings differ; an embedding asks for sparse gradients; `bucket_megabytes` is not positive.
+            settings differ; an embedding asks for sparse gradients; `bucket_megabytes` is not positive;
+            `reduce_dtype` is not floating.
     """
 
     def __init__(
@@ -53,16 +58,24 @@ class Replica(nn.Module, ABC):
         module: nn.Module,
         comm: AnyComm = None,
         bucket_megabytes: float = 25.0,
+        reduce_dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.comm = as_comm(comm).unchecked  # the modules are compared here, so nothing is compared afterwards
         # Before anything is sent, or rank 0's values would go into tensors of other shapes.
-        agree_on_states(module, bucket_megabytes, self.comm.group)
+        agree_on_states(module, bucket_megabytes, self.comm.group, reduce_dtype)
         if not bucket_megabytes > 0:
             raise ValueError(f"bucket_megabytes={bucket_megabytes} must be positive; 25 is usual")
+        if reduce_dtype is not None and not reduce_dtype.is_floating_point:
+            raise ValueError(f"reduce_dtype={reduce_dtype} is not floating; use torch.bfloat16 or torch.float32")
+        self.reduce_dtype = reduce_dtype
         self.module, self.ranks = module, self.comm.ranks
         self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        for parameter in self.trainable.values():
+            wide = torch.promote_types(parameter.dtype, reduced_in(parameter, reduce_dtype))
+            if wide != parameter.dtype:
+                parameter.grad_dtype = wide  # autograd adds in it
         self._local = False  # under no_sync()
         self._own = False  # whether gradients are this rank's own, because a backward was not followed by synchronize()
         # The nodes are kept, since the hooks live only as long as they do.
@@ -152,10 +165,16 @@ def broadcast_all(tensors: Iterable[Tensor], comm: Comm, source: int = 0) -> Non
             tensor.detach().copy_(whole)
 
 
+def reduced_in(parameter: Tensor, reduce_dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype in which a parameter's gradients travel and are added up over ranks."""
+    return reduce_dtype if reduce_dtype is not None and parameter.is_floating_point() else parameter.dtype
+
+
 def agree_on_states(
     module: nn.Module,
     bucket_megabytes: float,
     group: dist.ProcessGroup | None,
+    reduce_dtype: torch.dtype | None = None,
 ) -> None:
     """Check that all ranks wrap modules of the same parameters and buffers, with the same settings.
 
@@ -165,7 +184,7 @@ def agree_on_states(
         ValueError: On every rank alike, naming the first thing that differs and on which ranks; or an embedding asks
             for sparse gradients.
     """
-    mine = {"bucket_megabytes": str(bucket_megabytes)}
+    mine = {"bucket_megabytes": str(bucket_megabytes), "reduce_dtype": str(reduce_dtype)}
     for name, parameter in module.named_parameters():
         frozen = "" if parameter.requires_grad else " frozen"
         mine[f"parameter {name}"] = f"{_describe(parameter)}{frozen}"

@@ -8,7 +8,7 @@ from minitrain.comm import World
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-from minitrain.pipeline_parallel.splitting import layers_of, split
+from minitrain.pipeline_parallel.splitting import layer_times, layers_of, split
 from minitrain.planning.partition import partition
 
 
@@ -17,7 +17,7 @@ def demo(world: World) -> list[Claim]:
     model = GPT(GPTConfig(vocabulary=4096, positions=32, layers=6, hidden=32, heads=2), seed=0).to(world.device)
     stages = min(world.size + 1, len(layers_of(model)))  # also on one rank there is something to cut
     tokens = torch.arange(64, device=world.device).view(2, 32)
-    times = [sum(p.numel() for p in layer.parameters()) for layer in layers_of(model).values()]  # about as long
+    times = [round(1e9 * seconds) for seconds in layer_times(model, tokens)]  # whole nanoseconds: sums do not round
     _, counts = partition(times, stages)
     parts = split(model, counts)
     x = tokens

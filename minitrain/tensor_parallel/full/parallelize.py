@@ -1,6 +1,6 @@
-"""`minitrain.tensor_parallel.gpt` with dropout, shared key and value heads, and checks.
+"""`minitrain.tensor_parallel.gpt` with dropout, shared key and value heads, and a report of what is still whole.
 
-To be read after `vocab_parallel.py` and `attention.py`, whose parts it puts in place.
+To be read after `vocab_parallel.py` and `attention.py`, whose parts it puts in place; `report.py` lists them.
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figures 3 and 4.
 **Sent.** Forward: one all-reduce for the embedding, two per layer, one all-gather of three numbers per token for the
 loss. Backward: two all-reduces per layer, one for the head, and once per step one for shared key and value heads.
@@ -22,6 +22,7 @@ from minitrain.models import gpt as reference
 from minitrain.tensor_parallel.dropout_rng import check_dropout, place_dropout
 from minitrain.tensor_parallel.full.attention import ParallelAttention, ParallelMLP
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
+from minitrain.tensor_parallel.full.report import Before, Replaced
 from minitrain.tensor_parallel.full.vocab_parallel import (
     VocabParallelEmbedding,
     VocabParallelHead,
@@ -48,7 +49,7 @@ def plan(gpt: reference.GPT, comm: Comm) -> dict[str, nn.Module]:
     return made
 
 
-def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> None:
+def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> Replaced:
     """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
 
     Parameters keep their names. A head that was tied to the token embedding stays so. With targets the model returns
@@ -62,6 +63,9 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> None:
             `counter_rng.set_position(seed, step, first_token)` (`minitrain.models.counter_rng`) before each forward.
         comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
+    Returns:
+        What was replaced, and what every rank still holds whole.
+
     Raises:
         ValueError: Before anything is changed: this rank is not in the group; heads, key and value heads or the MLP's
             width do not divide by the ranks; there is dropout and attention is fused; `gpt` is parallel already; with
@@ -70,12 +74,14 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> None:
     comm = as_comm(comm)
     if isinstance(gpt.embedding.tokens, VocabParallelEmbedding):
         raise ValueError("gpt is tensor-parallel already; give one that was made for one device")
+    before = Before(gpt)
     check_dropout(gpt)
     # All is made before any is put in place, so that an error leaves the model as it was.
     for name, module in plan(gpt, comm).items():
         gpt.set_submodule(name, module)
     place_dropout(gpt, comm.rank)
     gpt.register_forward_hook(partial(_whole_logits, comm))
+    return before.replaced(gpt, comm.ranks)
 
 
 def _whole_logits(comm: Comm, gpt: reference.GPT, arguments: Any, result: tuple[Tensor, Tensor | None]) -> Any:
