@@ -1,4 +1,4 @@
-"""PipeDream's planner: all plans of all chains, levels, published plans, and bad input."""
+"""PipeDream's planner: levels, by hand and in general, and a published plan; the lesson has the others."""
 
 from __future__ import annotations
 

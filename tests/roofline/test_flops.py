@@ -1,4 +1,4 @@
-"""The counter: by hand, against torch's own, in backward, on fused attention, and where nothing is computed."""
+"""The counter: every way to write a product, fused attention, and where nothing is computed."""
 
 from __future__ import annotations
 
