@@ -49,6 +49,14 @@ def test_of_layouts_that_are_alike_only_the_fastest_is_found(sizes):
     assert len({proposals.axes(layout) for _, layout in found}) == len(found)
 
 
+def test_the_faster_of_two_that_are_alike_is_kept_also_where_its_bound_is_higher():
+    # Bounds 1, 2, 3 and seconds 9, 4, 5: the first in the order of bounds is the slowest.
+    a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
+    bounds, seconds = {a: 1.0, b: 2.0, c: 3.0}, {a: 9.0, b: 4.0, c: 5.0}
+    found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, lambda layout: "alike")
+    assert found == [(4.0, b)]
+
+
 def test_only_a_bound_above_the_slowest_that_is_kept_ends_the_search():
     # The third bound, 6, is above the fastest of the two that are kept, 5, and below the other, 9.
     a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
