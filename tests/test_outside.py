@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "minitrain").rglob("*.py"), *(ROOT / "tutorials").rglob("*.py")])
 

@@ -12,7 +12,6 @@ from minitrain.lessons.planning.pipedream_planner import COST_MODELS, plan_of
 from minitrain.planning.pipedream_planner import plan
 from minitrain.planning.profile import Layer
 
-
 numbers = st.integers(1, 9)
 chains = st.lists(st.builds(Layer, st.just("x"), numbers, numbers, numbers, numbers), min_size=1, max_size=5)
 
