@@ -1,4 +1,4 @@
-"""Adafactor: against torch's, and where factoring loses nothing."""
+"""Adafactor: shapes that are not factored, and a tensor of zeros; the lesson compares it with torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every optimizer refuses, and that a refused step has changed nothing."""
+"""A refused step of any optimizer has changed nothing."""
 
 from __future__ import annotations
 

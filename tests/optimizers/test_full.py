@@ -1,4 +1,4 @@
-"""The full forms of LAMB and LARS: the small forms' steps to the bit, and the same on every stage of ZeRO."""
+"""The full forms of optimizers: the small forms' steps to the bit, stacks of matrices, 16 bits, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LAMB: Adam's direction at a length of its own, φ, zeros, and parts of layers on ranks."""
+"""LAMB: a layer of zeros, and φ as others have it; the lesson has parts of layers on ranks."""
 
 from __future__ import annotations
 

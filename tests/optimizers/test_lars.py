@@ -1,4 +1,4 @@
-"""LARS: plain SGD where the ratio is one, layers that don't touch each other, and parts of layers on ranks."""
+"""LARS: plain SGD where the ratio is one, and parts of layers on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both small forms are tested with: one device, the full form, and neighbors that take nothing unasked."""
+"""Neighbors that take nothing unasked: the rules of NCCL, made stricter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of timetables and runs: bars where the actions are, numbers in them, and the same as data."""
+"""Pictures of timetables: bars where the actions are, numbers in them, and the same as data."""
 
 from __future__ import annotations
 

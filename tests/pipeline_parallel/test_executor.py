@@ -1,4 +1,4 @@
-"""Every schedule on real ranks: the gradients of one device, the simulator's times, and no more held than it says."""
+"""Every schedule on real ranks: tied gradients, all kinds of tensors, the simulator's times, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tensors between layers, ties, measured times, and what cannot be split; the lesson has the rest."""
+"""Several tensors between layers, ties, and what cannot be split; the lesson has the rest."""
 
 from __future__ import annotations
 

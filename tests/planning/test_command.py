@@ -1,4 +1,4 @@
-"""`python -m minitrain.plan`: its table, its picture, the command that it gives, and what it refuses."""
+"""`python -m minitrain.plan`: its table, the command that it gives, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The game: what it says of published layouts against what their authors measured, and what it refuses."""
+"""The game: what it says of published layouts against what their authors measured."""
 
 from __future__ import annotations
 

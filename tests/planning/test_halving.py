@@ -1,4 +1,4 @@
-"""Successive halving: who survives, how long each is tried, ties, and bad input."""
+"""Successive halving: who survives, how long each is tried, and ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One screen of memory: equal to the dry run in every layout that it covers, and bad input."""
+"""One screen of memory: equal to the dry run in every layout that it covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains on chains: all cuts tried, and bad input."""
+"""Chains on chains: all cuts tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PipeDream's planner: all plans of all chains, levels, published plans, and bad input."""
+"""PipeDream's planner: levels, by hand and in general, and a published plan; the lesson has the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def test_all_chains_of_eight_layers():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["6561"] * 6
-
 
 numbers = st.integers(1, 9)
 chains = st.lists(st.builds(Layer, st.just("x"), numbers, numbers, numbers, numbers), min_size=1, max_size=5)

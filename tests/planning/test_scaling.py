@@ -1,4 +1,4 @@
-"""The curve of scaling: its counts, its losses, failures, and the published runs beside it."""
+"""The curve of scaling: its counts, its losses, and the published runs beside it."""
 
 from __future__ import annotations
 

@@ -70,6 +70,16 @@ def two_overflows(world):
     return seen
 
 
+def test_sums_and_norms_are_torch_s():
+    torch.manual_seed(0)
+    x, targets = torch.randn(4, 64).bfloat16(), torch.randint(64, (4,))
+    assert torch.allclose(accumulate.rms_norm(x), F.rms_norm(x.float(), (64,), eps=1e-6).bfloat16(), rtol=2**-7)
+    assert torch.equal(accumulate.softmax(x), F.softmax(x.float(), -1).bfloat16())
+    assert torch.allclose(accumulate.cross_entropy(x, targets), F.cross_entropy(x.float(), targets), rtol=1e-6)
+    assert accumulate.dot(x[0], x[1]) == (x[0].float() * x[1].float()).sum().bfloat16()
+    assert accumulate.running_sum(torch.ones(3000), torch.float16) == 2048
+
+
 def test_small_and_large_numbers():
     # Squares of the first row are as small as ε; a row of zeros has nothing but ε.
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e-3], [0.0]])

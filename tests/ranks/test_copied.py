@@ -1,4 +1,4 @@
-"""A demo that is started from the command line forks its own program, and nothing else changes by that."""
+"""A demo that is started from the command line forks its own program, and none of its processes outlives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous tables at their edges: fetched before any push, batches without ids, and an error in the thread."""
+"""Asynchronous tables at their edges: fetched before any push, and batches without ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash is SplitMix64's, spreads ids evenly, and says what a row begins with; ids out of 64 bits are refused."""
+"""The hash is SplitMix64's, and gives every id its owner; ids out of 64 bits are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hybrid tables: against dense tables on one device, what is sent, empty batches, NaN, and bad input on every rank."""
+"""Hybrid tables: only a lookup with gradients is pushed, and bad input is refused on every rank."""
 
 from __future__ import annotations
 

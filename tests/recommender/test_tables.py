@@ -1,4 +1,4 @@
-"""Tables keep rows by key: made once, updated alone, saved by shard and loaded onto any number of servers."""
+"""Tables keep rows by key: made once, updated alone, and evicted by age."""
 
 from __future__ import annotations
 

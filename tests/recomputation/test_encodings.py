@@ -1,4 +1,4 @@
-"""Encoded activations: views, numbers of few bits, and what is refused; the lessons have the gradients."""
+"""Encoded activations: views, numbers of few bits, and their roundings; the lessons have the gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faulty nodes: all sets of them, and messages that arrive spoilt."""
+"""Faulty nodes: all sets of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are left: one that is really killed, and every number that can be lost."""
+"""Ranks that are left, where one is really killed."""
 
 from __future__ import annotations
 

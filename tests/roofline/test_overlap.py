@@ -1,4 +1,4 @@
-"""The three ways: values against one device for other sizes, what is waited for when, and what must fail."""
+"""What is waited for when; the lesson has the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two layers between sequence shards, in a group, and what is computed while tokens travel."""
+"""The small form in a group, and what is computed while tokens travel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""g and ḡ: what arrives where, their transposes, and what does not divide."""
+"""g and ḡ: what arrives where, and their transposes."""
 
 from __future__ import annotations
 

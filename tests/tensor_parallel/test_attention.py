@@ -1,4 +1,4 @@
-"""Attention and MLP over several ranks against one device and against DTensor; shared heads; the dearer way."""
+"""Attention and MLP over several ranks against DTensor; shared heads."""
 
 from __future__ import annotations
 

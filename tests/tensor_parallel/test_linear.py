@@ -1,4 +1,4 @@
-"""Both layers against `nn.Linear` on one device; what they keep, and what they refuse."""
+"""Both layers with frozen weights, what is under way, and what they refuse; the lesson has the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedding, head and loss over parts of the vocabulary: against one device, F.cross_entropy, and torch's own."""
+"""Embedding, head and loss over parts of the vocabulary, against one device and F.cross_entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training in float16: overflows that all ranks skip, a scale that survives a resume, and losses of float32."""
+"""Training in float16: overflows that all ranks skip, and losses of float32."""
 
 from __future__ import annotations
 

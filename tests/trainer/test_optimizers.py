@@ -1,4 +1,4 @@
-"""LAMB, Adafactor and Muon need more than single elements: a resume in another layout, and layouts that are refused."""
+"""A step of each optimizer is one device's, and a checkpoint with NaN is refused."""
 
 from __future__ import annotations
 
