@@ -9,11 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives.full import native, ring
 from minitrain.comm import axes
-from minitrain.comm.control import agree, any_of, gather_objects, go_on_without, leave_all
+from minitrain.comm.control import any_of, gather_objects, leave_all
 from minitrain.comm.groups import new_group
-from minitrain.ranks import Ranks
 from tests.processes import becomes
 
 
@@ -29,61 +27,6 @@ def gathered(world):
 
 def test_objects_of_any_length_come_whole_and_in_rank_order(ranks):
     assert ranks(4).run(gathered) == [True] * 4
-
-
-def without(world, lost):
-    everyone = gather_objects(world.rank)
-    if world.rank in lost:
-        os._exit(3)
-    go_on_without(lost)
-    world.timeline.gather()  # as every demo ends
-    return everyone, gather_objects(world.rank)
-
-
-@pytest.mark.parametrize("lost", [(1,), (0, 2)])
-def test_those_that_are_left_meet_again(lost):
-    with Ranks(4, device="cpu", survives=True) as mortal:
-        left = [rank for rank in range(4) if rank not in lost]
-        assert mortal.run(without, lost) == [([0, 1, 2, 3], left) if rank in left else None for rank in range(4)]
-
-
-def disagree(world, odd_rank, how):
-    tensor = torch.zeros(4, 2, dtype=torch.complex64 if how == "conjugated" else torch.float32)
-    if world.rank == odd_rank:
-        tensor = {
-            "gaps": torch.zeros(2, 4).T,
-            "conjugated": torch.zeros(4, 2, dtype=torch.complex64).conj(),
-        }[how]
-    with pytest.raises(ValueError) as error:
-        agree("all_reduce", tensor)
-    agree("all_reduce", torch.zeros(1))  # the ranks are still in step
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("gaps", "all_reduce: `tensor` is not contiguous on rank 1"),
-        ("conjugated", "all_reduce: `tensor` is conjugated or negated when it is read on rank 1"),
-    ],
-)
-def test_every_rank_gets_the_same_error(ranks, how, says):
-    for said in ranks(3).run(disagree, 1, how):
-        assert said.startswith(says)
-
-
-def different_calls(world):
-    with pytest.raises(ValueError) as error:
-        (ring.all_gather if world.rank == 1 else ring.reduce_scatter)(torch.zeros(5), check=True)
-    with pytest.raises(ValueError, match="all_reduce on rank 0,2, another call on rank 1"):
-        gather_objects("claims") if world.rank == 1 else native.all_reduce(torch.zeros(5), check=True)
-    agree("all_reduce", torch.zeros(1))  # the ranks are still in step
-    return str(error.value)
-
-
-def test_ranks_in_different_calls_are_told(ranks):
-    says = "ranks are in different calls: reduce_scatter on rank 0,2, all_gather on rank 1; make the same calls"
-    assert all(said.startswith(says) for said in ranks(3).run(different_calls))
 
 
 def flags(world):

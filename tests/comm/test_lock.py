@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import socket
@@ -57,15 +55,6 @@ def test_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError, match=NAME):
         Lock(tmp_path, 1)
     assert (tmp_path / "other").read_text() == "somebody's"
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
-    def none_available(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "lockf", none_available)
-    Lock(tmp_path, 1).release()
-    assert f"note: {tmp_path / NAME} cannot be locked (No locks available)" in capsys.readouterr().err
 
 
 def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, capsys):

@@ -85,31 +85,3 @@ def test_without_sequence_parallelism_only_the_logits_are_divided():
     found = activations.extras(shape, 4)
     assert list(found.values()) == [2 * 4 * 8, 2 * 2 * 4 * 8, 2 * 2 * 4 * 8, 4 * 2 * 4 * 3]
     assert activations.extras(shape) == activations.extras(shape, sequence_parallel=True)
-
-
-def test_peak_of_full_recomputation_by_hand():
-    """Inputs of the layers, the embedding's mask, and the larger of one whole layer and what head and loss keep."""
-    inputs_and_mask = 3 * 2 * 4 * 8 + 4 * 8
-    again = (34 - 2) * 4 * 8 + 5 * 2 * 4 * 4
-    for vocabulary in (1, 1000):
-        output = 4 * 4 * 8 + 4 * 4 * vocabulary
-        peak = activations.peak(Shape(1, 4, 8, 2, 3, vocabulary), recompute="full")
-        assert peak == inputs_and_mask + max(again, output)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    (
-        ({"heads": 3}, "hidden=16 cannot be split over heads=3; use a multiple of 3 for hidden"),
-        ({"seq": 9, "tensor": 2, "sequence_parallel": True}, "seq=9 cannot be split over 2 tensor-parallel ranks"),
-        ({"recompute": "all"}, "recompute='all' is unknown; use one of"),
-    ),
-)
-def test_bad_input(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        activations.layer(**{"batch": 1, "seq": 8, "hidden": 16, "heads": 4, **arguments})
-
-
-def test_layers_that_stages_cannot_share():
-    with pytest.raises(ValueError, match="layers=3 cannot be split over pipeline=2 stages"):
-        activations.model(Shape(1, 8, 16, 4, 3, 10), pipeline=2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.costs import zero
-from minitrain.costs.calculator import GB, GIB, Shape, calculate, splits
+from minitrain.costs.calculator import calculate
 
 # Rajbhandari et al. 2020, table 1, as printed: GB for each number of ranks, stages 1 to 3.
 TABLE_1 = {
@@ -80,34 +80,6 @@ def test_figure_1_of_zero(capsys):
     largest = [f"{0.9 * gpu / 16:.1f}" for gpu in (24, 32, 40, 80, 141, 192)]
     assert table(printed, "Largest")[0] == ["0", *largest]
     assert "Activations" not in printed
-
-
-def test_gpus_and_what_stays_free_of_them_are_options(capsys):
-    for room, fitting in ((0.0, "32, 48"), (0.02, "48"), (0.4, "none")):  # 31.4 GB
-        calculate(parameters=7.5e9, ranks=64, gpus=(48, 16, 32), room=room)
-        printed = capsys.readouterr().out
-        assert table(printed, "Model states")[1][6] == fitting
-        assert f"leaves {100 * room:g} % of it free" in " ".join(printed.split())
-        assert table(printed, "Largest")[0][1:] == [f"{(1 - room) * gpu / 16:.1f}" for gpu in (16, 32, 48)]
-
-
-def test_korthikantis_22_billion(capsys):
-    """Table 3's first model on 8 tensor-parallel ranks: 22 billion parameters, and the factors of table 2."""
-    calculate(layers=48, hidden=6144, heads=64, seq=2048, batch=4, tensor=8)
-    printed = capsys.readouterr().out
-    assert "of 22,074,273,792 parameters" in printed
-    kept = table(printed, "Activations")
-    assert [row[1] for row in kept] == ["none", "selective", "full"] * 3
-    found = [float(row[2]) for row in kept]
-    scores = 5 * 64 * 2048 / 6144
-    whole, tensor = (34 + scores, 34, 2), (10 + 24 / 8 + scores / 8, 10 + 24 / 8, 2)
-    assert found == [round(factor, 2) for factor in (*whole, *tensor, *(factor / 8 for factor in whole))]
-    peak = dict(zip(splits(8), kept[::3], strict=True))["tensor 8"][5]
-    shard = Shape(4, 2048, 6144, 64, 48, 51200).parameters(8)
-    total = table(printed, "Model states and activations")[0]
-    assert float(total[5]) == pytest.approx(16 * shard / GB + float(peak), abs=0.11)
-    assert float(total[6]) == pytest.approx(float(total[5]) * GB / GIB, abs=0.11)
-    assert total[4] == "–" and total[7] == "141"  # too much for any if not split
 
 
 @pytest.mark.parametrize(

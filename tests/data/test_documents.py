@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from minitrain.data import documents, prepare
-from minitrain.data.documents import Files, cut
+from minitrain.data.documents import Files
 from minitrain.data.text import Text
 
 
@@ -39,16 +39,6 @@ def test_a_text_without_lines_comes_in_bounded_parts(tmp_path: Path, monkeypatch
     assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
     for part, _ in parts:
         part.decode()
-
-
-def test_a_text_is_cut_before_a_space_or_between_letters():
-    assert cut(b"one two three") == len(b"one two") and cut(b"one two three", from_end=False) == len(b"one")
-    for letter in ("é", "頁", "🎉"):
-        text, size = (letter * 5).encode(), len(letter.encode())
-        for end in range(size + 1, len(text)):
-            assert cut(text[:end]) % size == 0
-        for begin in range(1, size + 1):
-            assert (begin + cut(text[begin:], from_end=False)) % size == 0
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
-import runpy
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from minitrain.lessons.demo import Output, perform, perform_all, run
+from minitrain.lessons.demo import Output, perform, perform_all
 from minitrain.lessons.listing import CHAPTERS, after, demos, lines, main
-from tests.lessons import sample_demo
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "tests.lessons.sample_demo"
@@ -60,12 +56,6 @@ def test_by_python_with_all_outputs(ended, folder):
     assert (folder / FILES["figure"]).read_text().startswith("<?xml")
 
 
-def test_by_torchrun(ended):
-    program = ended("torchrun")
-    assert program.returncode == 0, program.stderr
-    assert program.stdout.splitlines()[3:5] == TABLE
-
-
 @pytest.mark.slow("programs of their own")
 @pytest.mark.parametrize("how", ("raise by torchrun", "die"))
 def test_a_rank_that_fails_ends_the_demo(ended, how):
@@ -88,30 +78,6 @@ def test_whatever_runs_under_torchrun_ends_with_it():
                 if "World.start" in called and "end_with_torchrun" not in called:
                     without.append(f"{path.stem}.{function.name}")
     assert without == ["worker.join"]
-
-
-def say(world, option):
-    """What the demo's command line says to an option that starts no ranks, and its exit status."""
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
-        patch.setattr(sys, "argv", [SAMPLE, option])
-        with pytest.raises(SystemExit) as end:
-            run(sample_demo.demo)
-    return end.value.code, said.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("--help", "How far to count, in elements"),
-        ("--ranks=0", "--ranks 0"),
-        ("--figure=a.xyz", "a picture can be"),
-    ],
-)
-def test_options_are_explained_and_bad_ones_named(ranks, option, says):
-    status, said = ranks(1).run(say, option)[0]
-    assert status == (0 if option == "--help" else 2) and "Traceback" not in said
-    assert says in " ".join(said.replace("│", "").split())
 
 
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
@@ -148,20 +114,13 @@ def test_the_course_goes_on_from_each_demo():
     assert [after(name) for name in names] == [*names[1:], None] and after("elsewhere") is None
 
 
+def test_every_chapter_runs_as_a_program():
+    for package in {module.rpartition(".")[0] for module, _ in demos()}:
+        assert f'run_chapter("{package}")' in (ROOT / package.replace(".", "/") / "__main__.py").read_text()
+
+
 def test_a_chapter_runs_all_its_demos(ranks, capsys):
     modules = tuple(module for module, _ in demos() if module.startswith("minitrain.matrix_product."))
     assert ranks(2).run(perform_all, modules) == [True, True]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if " on 2 ranks, " in line] == list(modules)
-
-
-def test_a_file_says_how_it_is_started(monkeypatch):
-    file = Path(__file__).parents[2] / "minitrain" / "zero" / "stage1.py"
-    monkeypatch.setattr("sys.argv", [str(file)])
-    with pytest.raises(SystemExit, match="start it so: python -m minitrain.zero.stage1$"):
-        runpy.run_path(str(file), run_name="__main__")
-
-
-def test_every_chapter_runs_as_a_program():
-    for package in {module.rpartition(".")[0] for module, _ in demos()}:
-        assert f'run_chapter("{package}")' in (ROOT / package.replace(".", "/") / "__main__.py").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -34,48 +33,6 @@ def rotary(base: float, *places: int) -> Rotary:
     if places:
         made.places = At(torch.tensor(places))  # type: ignore[bad-assignment]
     return made
-
-
-def by_complex_numbers(x: Tensor, base: float) -> Tensor:
-    """Each pair as one complex number, times e^(i·m·base^(−2i/d)): Su et al. 2021, equations 12 and 15."""
-    seq, size = x.shape[-2:]
-    turned = torch.empty_like(x)
-    for pair in range(size // 2):
-        frequency = math.exp(-2 * pair / size * math.log(base))
-        for position in range(seq):
-            angle = position * frequency
-            z = torch.complex(x[..., position, pair], x[..., position, pair + size // 2])
-            z = z * complex(math.cos(angle), math.sin(angle))
-            turned[..., position, pair], turned[..., position, pair + size // 2] = z.real, z.imag
-    return turned
-
-
-@pytest.mark.parametrize("base, size", ((10000.0, 8), (7.5, 6), (500000.0, 2)))
-def test_a_pair_is_a_complex_number_that_is_turned(base: float, size: int):
-    query, key = torch.randn(2, 4, 5, size, dtype=torch.double), torch.randn(2, 2, 5, size, dtype=torch.double)
-    for found, x in zip(rotary(base)(query, key), (query, key), strict=True):
-        torch.testing.assert_close(found, by_complex_numbers(x, base), rtol=0, atol=1e-13)
-        torch.testing.assert_close(found.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-13)
-        assert torch.equal(found[..., 0, :], x[..., 0, :]), "position 0 is not turned"
-
-
-def test_the_papers_pairs_are_the_same_in_another_order():
-    """Equation 34 of Su et al. 2021 has pairs 2i and 2i + 1: permuted columns give the same scores."""
-    size, base = 8, 100.0
-    query, key = torch.randn(2, 1, 1, 6, size, dtype=torch.double)
-    angles = [[m * base ** (-2 * (i // 2) / size) for i in range(size)] for m in range(6)]
-    cos, sin = torch.tensor(angles, dtype=torch.double).cos(), torch.tensor(angles, dtype=torch.double).sin()
-
-    def papers(x: Tensor) -> Tensor:
-        other = torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2)
-        return x * cos + other * sin
-
-    order = [*range(0, size, 2), *range(1, size, 2)]
-    ours_query, ours_key = rotary(base)(query[..., order], key[..., order])
-    scores = papers(query) @ papers(key).transpose(-2, -1)
-    torch.testing.assert_close(ours_query @ ours_key.transpose(-2, -1), scores, rtol=0, atol=1e-12)
-    wrong_query, wrong_key = rotary(base)(query, key)
-    assert (wrong_query @ wrong_key.transpose(-2, -1) - scores).abs().max() > 0.1, "conventions do not mix"
 
 
 def test_a_model_sees_differences_of_positions_alone():
