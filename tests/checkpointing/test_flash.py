@@ -107,22 +107,6 @@ def test_a_save_may_end_at_any_moment(ranks, tmp_path):
     assert lost == 0 and changes > 5
 
 
-def both_die(world, folder):
-    flash = Flash(folder, state(world.rank, 0), RUN)
-    flash.save(1, state(world.rank, 1))
-    if world.rank < 2:
-        flash.free()
-    gather_objects(None)
-    shard = torch.zeros(7)
-    assert Flash(folder, shard, RUN).load(shard) == -1
-    return bool(shard.eq(0).all())  # as it was
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_where_a_node_and_its_peer_die_nothing_is_loaded(ranks, tmp_path, size):
-    assert all(ranks(size).run(both_die, tmp_path))
-
-
 def flipped(world, folder, copies):
     flash = Flash(folder, state(world.rank, 0), RUN)
     for step in (1, 2):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import exchange
-from minitrain.comm.control import gather_objects, leave, leave_all
+from minitrain.comm.control import leave, leave_all
 from minitrain.comm.groups import new_group
 from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.settings import Layout
@@ -69,26 +69,6 @@ def test_groups_end_in_reverse_order_and_everyones_last():
     with Ranks(4, device="cpu") as own:
         for begun, ended in own.run(left):
             assert ended == [*begun[::-1], (0, 1, 2, 3)]
-
-
-def told_under_other_names(world):
-    told = []
-    for _ in range(3):
-        every = [new_group(pair) for pair in ([0, 1], [1, 2], [0, 1])]
-        groups = [group for group in every if isinstance(group, dist.ProcessGroup)]
-        for group in groups:
-            name = group.group_name
-            group._set_group_name(f"{name} on rank {world.rank}")
-            told.append(gather_objects(world.rank, group))
-            group._set_group_name(name)
-        leave(groups)
-    return told
-
-
-def test_control_connections_do_not_depend_on_the_name_of_a_group(ranks):
-    """The same ranks form groups again and again; rank 1 is in more of them than the others."""
-    first, both, last = [[0, 1], [0, 1]], [[0, 1], [1, 2], [0, 1]], [[1, 2]]
-    assert ranks(3).run(told_under_other_names) == [first * 3, both * 3, last * 3]
 
 
 def left_unused(world):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,27 +96,3 @@ def foreign_values(world, marker):
 
 def test_a_gathered_value_of_another_is_not_unpickled(ranks, tmp_path):
     assert ranks(3).run(foreign_values, tmp_path / "marker") == [True] * 3
-
-
-MACHINE = """
-from pathlib import Path
-from minitrain.comm import World
-from minitrain.watch.board import Board
-with World.start(device="cpu"):
-    port = f"{Board.current.address[1]:04X}"
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    print(*{row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(":" + port)})
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets from /proc")
-def test_with_two_machines_the_board_listens_at_their_meeting_place_alone():
-    kept, (_, port) = Board.keep(one_machine=True)
-    del kept  # the port is free again
-    here = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
-    here |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    machines = [
-        subprocess.Popen([sys.executable, "-c", MACHINE], env=os.environ | here | {"RANK": rank}, stdout=-1, text=True)
-        for rank in "01"
-    ]
-    assert [machine.communicate(timeout=120)[0] for machine in machines] == ["0100007F\n"] * 2  # 127.0.0.1
