@@ -7,7 +7,6 @@ import json
 import os
 import random
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import torch
 import zstandard
 
-from minitrain.data import documents, prepare, shard_writer, sources
+from minitrain.data import documents, prepare, shard_writer
 from minitrain.data.manifest import Manifest
 from minitrain.data.prepare import Options, main
 from minitrain.data.prepared import Prepared
@@ -225,19 +224,6 @@ def test_bytes_with_and_without_ends():
     assert (tokenizer.size, tokenizer.end) == (257, 256)
     assert tokenizer.decode([97, 256, 98]) == b"a\n\nb"
     assert [row.tolist() for row in tokenizer.encode([b"ab", b""])] == [[97, 98], []]
-
-
-@pytest.mark.parametrize("wrong", ['{"version": 7}', "[" * 200_000, "tokens"])
-def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
-    (tmp_path / "a.txt").write_text(text(1, 200), encoding="utf-8")
-    manifest = prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
-    content = {"version": 1, **asdict(manifest)}
-    if wrong == "tokens":
-        content["shards"][0]["tokens"] = "many"
-        wrong = json.dumps(content)
-    (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
-    with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
-        sources.load(str(tmp_path))
 
 
 def test_processes_write_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -161,20 +161,6 @@ def test_dropout_acts_in_training_only(attention: str):
     assert torch.equal(gpt(tokens)[0], gpt(tokens)[0])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "plain"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_dtypes(dtype: torch.dtype, attention: str):
-    gpt = GPT(replace(SMALL, attention=attention), seed=1).to(dtype)
-    logits, loss = gpt(random_tokens(seed=0), random_tokens(seed=1))
-    assert logits.dtype == dtype
-    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    loss.backward()
-    assert all(parameter.grad.dtype == dtype for parameter in gpt.parameters())
-    expected, _ = small()(random_tokens(seed=0))
-    tolerance = 4 * torch.finfo(dtype).eps * float(expected.detach().abs().max())
-    torch.testing.assert_close(logits.double(), expected, rtol=0, atol=tolerance)
-
-
 def test_generate():
     gpt = small(dropout=0.5)
     beginning = random_tokens(batch=3, seq=2)

@@ -151,7 +151,7 @@ MUTATIONS = table(
         "tests/context_parallel/test_full_places.py::test_zigzag_gives_a_rank_a_chunk_from_the_front_and_one_from_the_back"
     ),
     ("context_parallel.full.places.chunks", "(rank, count - 1 - rank)", "(rank, ranks + rank)"),
-    by_test("tests/context_parallel/test_full_gpt.py::test_a_gpt_is_that_of_one_device"),
+    by_test("tests/composition/test_step.py::test_layouts[cp]"),
     (
         "context_parallel.full.batches.take",
         "targets[:, mine]",
