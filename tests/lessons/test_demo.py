@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -66,18 +65,6 @@ def test_a_rank_that_fails_ends_the_demo(ended, how):
     if how != "die":
         first = program.stderr.index(says)
         assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
-
-
-def test_whatever_runs_under_torchrun_ends_with_it():
-    """Each function that meets torchrun's ranks has a look at torchrun first; our own ranks are ended otherwise."""
-    without = []
-    for path in (ROOT / "minitrain").rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(function, ast.FunctionDef):
-                called = [ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
-                if "World.start" in called and "end_with_torchrun" not in called:
-                    without.append(f"{path.stem}.{function.name}")
-    assert without == ["worker.join"]
 
 
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
