@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,17 +24,6 @@ def becomes(true: Callable[[], bool], seconds: float = 15.0) -> bool:
     while not true() and time.monotonic() < until:
         time.sleep(0.05)
     return true()
-
-
-def killed_after(program: subprocess.Popen[str], number: int) -> int:
-    """Kill a program that counts, once it has printed this number; returns the last one that it printed."""
-    assert program.stdout is not None
-    last = -1
-    while last < number:
-        last = int(program.stdout.readline())
-    program.kill()
-    program.wait()
-    return int([str(last), *program.stdout.read().split()][-1])
 
 
 def descendants(program: int) -> list[int]:

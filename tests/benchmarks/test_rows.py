@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from minitrain.benchmarks.__main__ import show
-from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.compare import Comparison
 from minitrain.checkpointing.full.memory import ROOT
 from minitrain.composition.settings import Model
 from minitrain.models import GPTConfig
@@ -42,33 +40,9 @@ def test_every_row_says_what_and_against_what(ranks, name):
     assert set(ROOT.glob("minitrain-*")) <= before, "nothing is left in memory"
 
 
-def test_a_table_for_people(capsys):
-    show([Comparison("a step", 1.0, 2.0, "DDP")])
-    assert "a step" in (out := capsys.readouterr().out) and "DDP" in out
-
-
 def test_ratios_and_targets():
     speed = Comparison("w", ours=2.0, theirs=3.0, against="a", speed=True, target=1.5)
     cost = Comparison("w", ours=2.0, theirs=1.0, against="a", speed=False, target=1.5)
     assert (speed.ratio, speed.reached) == (1.5, True)
     assert (cost.ratio, cost.reached) == (2.0, False)
     assert Comparison("w", 1.0, 1.0, "a").reached is None
-
-
-def take_turns(world):
-    order = []
-
-    def slow():
-        order.append("slow")
-        time.sleep(0.02)
-
-    medians = interleaved(world, {"slow": slow, "quick": lambda: order.append("quick")}, repeats=3, warmups=1)
-    return order, medians
-
-
-def test_ways_take_turns_and_all_ranks_agree_on_the_medians(ranks):
-    (order, medians), *others = ranks(3).run(take_turns)
-    assert order == ["slow", "quick", "quick", "slow"] * 2
-    assert {medians["slow"].wall} == {each["slow"].wall for _, each in others}
-    assert medians["slow"].wall > 0.02
-    assert medians["slow"].cpu < 3 * medians["slow"].wall, "sleeping takes no processor time"

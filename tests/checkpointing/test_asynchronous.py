@@ -45,23 +45,3 @@ def test_the_error_of_a_write_is_raised_once_by_whatever_comes_next(asks):
     saver.save(state)
     saver.wait()
     assert written == [1.0]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_from_a_gpu():
-    state, saved = {"a": torch.zeros(10_000_000, device="cuda")}, []
-    saver = Asynchronous(lambda now: saved.append(now["a"].clone()))
-    for step in range(5):
-        state["a"].fill_(step)
-        saver.save(state)
-        state["a"].fill_(-1)
-    saver.wait()
-    assert [int(each.unique()) for each in saved] == list(range(5)) and saver.buffer["a"].is_pinned()
-
-
-def test_a_state_with_other_names_is_refused():
-    """What the first save had copied would be written again."""
-    writer = Asynchronous(lambda state: None)
-    writer.save({"a": torch.ones(2), "b": torch.ones(2)})
-    with pytest.raises(AssertionError, match="old copies"):
-        writer.save({"a": torch.ones(2)})

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from minitrain.checkpointing import atomic
 from minitrain.lessons.checkpointing.atomic import content
 from minitrain.lessons.checkpointing.disk import Disk, Killed, on
-from tests.processes import killed_after
 
 
 def test_what_is_saved_is_loaded_and_the_latest_stay(tmp_path):
@@ -92,15 +89,3 @@ def test_bad_input(tmp_path):
     atomic.save(tmp_path, 1, content(1, 1))
     with pytest.raises(AssertionError, match="exists; remove it"):
         atomic.save(tmp_path, 1, content(1, 1))
-
-
-def test_a_process_that_is_really_killed(tmp_path):
-    program = (
-        "import sys; from pathlib import Path; from minitrain.checkpointing import atomic\n"
-        "for step in range(10**6):\n"
-        "    atomic.save(Path(sys.argv[1]), step, {'a': bytes([step % 256]) * 100_000}); print(step, flush=True)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    last = killed_after(process, 20)
-    step, files = atomic.load(tmp_path)
-    assert step in (last, last + 1) and files == {"a": bytes([step % 256]) * 100_000}

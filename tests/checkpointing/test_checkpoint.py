@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from minitrain.checkpointing import checkpoint
@@ -30,21 +28,6 @@ from minitrain.zero import Partition
 
 SHAPES = {"model.matrix": (5, 4, 3), "model.row": (7,), "model.empty": (0, 3), "optimizer.exp_avg.matrix": (5, 4, 3)}
 DTYPES = {"model.row": torch.bfloat16, "optimizer.exp_avg.matrix": torch.float64}
-
-
-@given(st.lists(st.integers(0, 4), max_size=4), st.data())
-def test_flat_boxes_are_the_elements_in_order(shape, data):
-    elements = math.prod(shape)
-    start = data.draw(st.integers(0, elements))
-    stop = data.draw(st.integers(start, elements))
-    numbers = torch.arange(elements).view(shape)
-    regions = flat_regions(shape, start, stop)
-    found = []
-    for offsets, sizes in regions:
-        assert math.prod(sizes) > 0
-        found += numbers[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))].flatten().tolist()
-    assert found == list(range(start, stop))
-    assert len(regions) <= max(1, 2 * len(shape) - 1)
 
 
 def one_device(fill=True):
@@ -202,17 +185,6 @@ def test_killed_while_saving(ranks, tmp_path, at, leaves):
     assert ranks(2).run(loaded, tmp_path) == [(2, [])] * 2
     ranks(2).run(saved, tmp_path, "rows", [3])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
-
-
-def kept(world, folder):
-    """What was written last is the newest, also where it is of an earlier step; the same step may be saved again."""
-    for step in (10, 30, 20, 20):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            save(folder, step, cut(world, "rows"), {"step": step}, keep=2)
-        dist.barrier()
-        assert newest(folder).name == f"step-{step:08d}"
-    return names(folder)
 
 
 def names(folder):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.checkpointing.flash import Flash
 from minitrain.comm.control import gather_objects
-from tests.processes import killed_after
 
 RUN = 5
 
@@ -112,22 +107,6 @@ def test_a_save_may_end_at_any_moment(ranks, tmp_path):
     assert lost == 0 and changes > 5
 
 
-def both_die(world, folder):
-    flash = Flash(folder, state(world.rank, 0), RUN)
-    flash.save(1, state(world.rank, 1))
-    if world.rank < 2:
-        flash.free()
-    gather_objects(None)
-    shard = torch.zeros(7)
-    assert Flash(folder, shard, RUN).load(shard) == -1
-    return bool(shard.eq(0).all())  # as it was
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_where_a_node_and_its_peer_die_nothing_is_loaded(ranks, tmp_path, size):
-    assert all(ranks(size).run(both_die, tmp_path))
-
-
 def flipped(world, folder, copies):
     flash = Flash(folder, state(world.rank, 0), RUN)
     for step in (1, 2):
@@ -173,16 +152,6 @@ def test_memory_of_another_training_or_layout_is_freed(ranks, tmp_path, size):
     assert ranks(size).run(stale, tmp_path) == [[]] * size
 
 
-def half_made(world, folder):
-    Flash(folder, torch.zeros(3), RUN).save(1, torch.zeros(3))
-    (folder / f"{world.rank}.slots").unlink()  # killed before it was made again
-    return Flash(folder, torch.zeros(3), RUN).load(torch.zeros(3))
-
-
-def test_a_process_killed_while_it_made_its_memory(ranks, tmp_path):
-    assert ranks(2).run(half_made, tmp_path) == [-1, -1]
-
-
 def taken(world, folder):
     flash = Flash(folder, torch.zeros(100_000), RUN)
     return flash.files[1].stat().st_blocks * 512 >= 4 * 400_000
@@ -191,30 +160,3 @@ def taken(world, folder):
 def test_the_memory_is_taken_at_the_start(ranks, tmp_path):
     """And not when it is first written: if others have filled it by then, the write ends the process (SIGBUS)."""
     assert all(ranks(2).run(taken, tmp_path))
-
-
-PROGRAM = """
-import sys, torch, torch.distributed as dist
-from pathlib import Path
-from minitrain.checkpointing.flash import Flash
-folder = Path(sys.argv[1])
-dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 1), rank=0, world_size=1)
-shard = torch.zeros(250_000)
-flash = Flash(folder, shard, 5)
-first = flash.load(shard)
-print(first, bool((shard == max(first, 0)).all()), flush=True)
-for step in range(first + 1, 10**9):
-    flash.save(step, shard.fill_(step))
-    print(step, flush=True)
-"""
-
-
-def test_a_process_that_is_really_killed(tmp_path):
-    last = -1
-    for life in range(3):
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / f"store{life}")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
-        assert process.stdout is not None
-        first, sound = process.stdout.readline().split()
-        assert sound == "True" and int(first) in (last, last + 1)
-        last = killed_after(process, 20 * (life + 1))

@@ -218,8 +218,6 @@ def there_and_back(world, file, folder, layout, model):
     ("kind", "tied", "layout"),
     [
         ("gpt2", True, Layout(dp=2, tp=2)),
-        ("gpt2", False, Layout(pp=2, tp=2)),
-        ("llama", False, Layout(dp=2, tp=2, zero=1)),
         ("qwen2", True, Layout(pp=2, tp=2)),
         ("qwen3", False, Layout(dp=4, zero=3)),
     ],
@@ -280,17 +278,13 @@ def test_files_that_do_not_fit_are_refused_on_all_ranks(ranks, tmp_path):
     meta = {"layers.0.attention.wq.weight": torch.ones(1)}  # of Meta's own files, with another order of rows
     cases = [
         (without("h.1.ln_2.bias"), MODEL, "it lacks h.1.ln_2.bias; its sizes are"),
-        (theirs() | {"score.weight": torch.ones(1)}, MODEL, "the run has no score.weight; its sizes are"),
         (theirs(), replace(MODEL, layers=1), "the run has no h.1.attn.c_attn.bias; the run has no h.1.attn.c_attn.w"),
-        (theirs(), replace(MODEL, layers=3), "it lacks h.2.attn.c_attn.bias"),
         (theirs(), replace(MODEL, positions=16), "wpe.weight has shape (8, 16) in it and (16, 16) in the run" + SIZES),
         (theirs(), replace(MODEL, hidden=32), "attn.c_attn.weight has shape (16, 48) in it and (32, 96) in the run"),
-        (theirs(), replace(MODEL, positions_kind="rope"), "the run has no wpe.weight" + SIZES),
         (theirs() | nan, MODEL, "has NaN or infinite elements in h.1.mlp.c_fc.weight; give"),
         (meta, MODEL, "it lacks blocks.0.attention.key.bias"),
         # Heads are those of the preset, and nobody has named them.
         (theirs("llama"), replace(ROPE, heads=None), "do not tell how many heads there are: put it there; or give"),
-        (theirs("llama"), replace(ROPE, norm="layer"), "it lacks model.layers.0.input_layernorm.bias; "),
     ]
     files = [tmp_path / str(number) for number in range(len(cases))]
     for file, (weights, *_) in zip(files, cases, strict=True):
@@ -313,11 +307,9 @@ def test_config_json_decides(ranks, tmp_path):
             "rope_base=500000.0 there and 10000.0 in the run; use --rope-base 500000.0",
             "",
         ),
-        (replace(model, norm_eps=1e-5), "use --norm-eps 1e-06", ""),
         (replace(model, rope_factor=1.0), "use --rope-factor 8.0", ""),
-        (replace(model, tied=False), "use --tied True", ""),
     ]
-    files = [tmp_path / "a", tmp_path / "a" / "model-00001-of-00001.safetensors", *[tmp_path / "a"] * 3]
+    files = [tmp_path / "a", tmp_path / "a" / "model-00001-of-00001.safetensors", tmp_path / "a"]
     asked = [(file, model) for file, (model, *_) in zip(files, cases, strict=True)]
     message, again = ranks(2).run(refused, asked, Layout(dp=2))
     assert message == again
@@ -332,25 +324,19 @@ HUGE = 10**400
     ("kind", "changes", "words"),
     [
         ("llama", {"model_type": "gemma"}, "has model_type='gemma', and this model can be one of gpt2, llama"),
-        ("llama", {"model_type": ["llama"]}, "has model_type=['llama'], and"),
         ("llama", {"hidden_size": None}, "lacks hidden_size"),
         ("llama", {"hidden_size": "16"}, "has hidden_size='16', where a whole number from 1 to 2^31 is expected"),
-        ("llama", {"num_key_value_heads": -2}, "has num_key_value_heads=-2, where"),
         ("llama", {"num_hidden_layers": True}, "has num_hidden_layers=True, where"),
         ("llama", {"vocab_size": HUGE}, "has vocab_size=1000"),
         ("llama", {"rms_norm_eps": math.nan}, "has rms_norm_eps=nan, where a number"),
-        ("llama", {"rope_theta": [1]}, "has rope_theta=[1], where a number"),
         ("llama", {"tie_word_embeddings": 1}, "has tie_word_embeddings=1, where true or false"),
         ("llama", {"rope_scaling": "linear"}, "has rope_scaling='linear', which is no table"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "has type='linear' which"),
-        ("llama", {"rope_scaling": SCALED | {"low_freq_factor": 2.0}}, "has low_freq_factor=2.0 which"),
         ("llama", {"rope_scaling": SCALED | {"factor": None}}, "lacks factor"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "has full_attention={} which"),
-        ("llama", {"hidden_act": "gelu"}, "has hidden_act='gelu' which this model cannot have"),
         ("llama", {"attention_bias": True, "mlp_bias": True}, "has attention_bias=True, mlp_bias=True which"),
         ("mistral", {"sliding_window": 7}, "has sliding_window=7, used by more than --positions 7, which this"),
         ("qwen2", {"use_sliding_window": True}, "has sliding_window=4, used by more than --positions 4, which"),
-        ("gpt2", {"activation_function": "relu"}, "has activation_function='relu' which"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "has scale_attn_by_inverse_layer_idx=True which"),
     ],
 )
@@ -380,14 +366,10 @@ def test_indexes_from_outside_are_not_believed(ranks, tmp_path):
     one, *_, last = files
     cases = {
         "[" * 100_000: "cannot be read: ",
-        "[]": "cannot be read: it is no table",
         "\udc80": "cannot be read: ",
         '{"weight_map": {"a": "b", "a": "c"}}': "cannot be read: it has a name twice",
         json.dumps({"weight_map": ["a"]}): "lists no files: weight_map=['a'] is no table",
-        json.dumps({"weight_map": files | {one: None}}): "lists no files",
         json.dumps({"weight_map": files | {one: "../elsewhere/" + files[one]}}): "which is no safetensors file next to",
-        json.dumps({"weight_map": files | {one: "/etc/passwd"}}): "lists '/etc/passwd', which is no",
-        json.dumps({"weight_map": files | {one: "pytorch_model.bin"}}): "lists 'pytorch_model.bin', which is no",
         json.dumps({"weight_map": files | {one: "a.safetensors"}}): "No such file",
         json.dumps({"weight_map": files | {one: files[last]}}): f"differ in which tensors are there: {one}",
         json.dumps({"weight_map": {name: files[name] for name in files if name != last}}): f"are there: {last}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from minitrain.checkpointing.position import Position
 
 
@@ -12,10 +10,3 @@ def test_epochs_have_orders_of_their_own_and_a_seed_gives_them_again():
         return [tuple(position.take(0, 1).tolist()) for position in [Position(50, 50, seed)] for _ in range(4)]
 
     assert len(set(orders(0))) == 4 and orders(0) == orders(0) and orders(0) != orders(3)
-
-
-def test_bad_input():
-    with pytest.raises(AssertionError, match="invalid"):
-        Position(1, 0)
-    with pytest.raises(AssertionError, match="is none of"):
-        Position(3, 2).take(2, 2)

@@ -67,13 +67,3 @@ def with_a_hole(world, folder):
 @pytest.mark.parametrize("size", (2, 3))
 def test_replicas_do_not_hide_a_hole(ranks, tmp_path, size):
     ranks(size).run(with_a_hole, tmp_path)
-
-
-def other_dtype(world, folder):
-    save(folder, torch.ones(4, dtype=torch.float64), (4 * world.rank,))
-    with pytest.raises(AssertionError, match="float64 was saved, and torch.bfloat16 asked for"):
-        load(folder, torch.empty(4, dtype=torch.bfloat16), (4 * world.rank,))
-
-
-def test_numbers_are_not_rounded_on_the_way(ranks, tmp_path):
-    ranks(2).run(other_dtype, tmp_path)

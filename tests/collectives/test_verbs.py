@@ -43,24 +43,9 @@ def test_sums_are_torchs_within_rounding_and_the_same_bits_everywhere(ranks, nam
         assert all(difference == 0 for _, _, difference in results)
 
 
-@pytest.mark.parametrize(("name", "size"), [case for case in CASES if "native" not in case[0]])
-def test_each_rank_sends_what_theory_says(ranks, name, size):
-    assert ranks(size).run(verbs.miscounted, name, name.removeprefix("full.")) == [[]] * size
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if takes(name, 3)])
-def test_a_parameter_is_overwritten_behind_autograds_back(ranks, name):
-    assert ranks(3).run(verbs.parameter, name) == [(True, None, True, [6.0])] * 3
-
-
 @pytest.mark.parametrize("name", FULL)
 def test_every_rank_gets_the_same_error_and_nothing_hangs(ranks, name):
     ranks(3).run(verbs.misuse, name)
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_the_small_ring_has_the_bits_of_the_full_one(ranks, size):
-    assert ranks(size).run(verbs.unlike_full, "ring") == [[]] * size
 
 
 def refused(world):

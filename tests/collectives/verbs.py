@@ -15,8 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.comm import Handle, Ledger
-from minitrain.costs import communication as costs
+from minitrain.comm import Handle
 
 WORLD_SIZES = (1, 2, 3, 6)  # the demos run on 4
 DTYPES = (torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.complex64)
@@ -108,35 +107,6 @@ def random_sum(world, name):
     return ours.numpy().tobytes(), (difference > 1.001 * bound).sum().item(), difference.max().item()
 
 
-def parameter(world, name):
-    """A parameter that wants a gradient may be overwritten; autograd does not see it."""
-    weight = torch.nn.Parameter(torch.full((3, 5), float(world.rank)))
-    if name.startswith("full.") and hasattr(load(name), "broadcast"):
-        load(name).broadcast(weight, world.size - 1).wait()
-    else:
-        weight.data.fill_(world.size - 1)
-    start(name, "all_reduce", weight).wait()
-    return weight.requires_grad, weight.grad_fn, weight.is_leaf, weight.unique().tolist()
-
-
-def miscounted(world, name, cost):
-    """Bytes and messages of this rank against `minitrain.costs.communication`; what differs."""
-    module, differ = load(name), []
-    sizes = (0, 1, world.size - 1, world.size, world.size + 1, 7 * world.size, 101)
-    for elements, dtype in zip(sizes, (torch.float64, torch.uint8) * len(sizes), strict=False):
-        for verb in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
-            formula = getattr(costs, f"{cost}_{verb}", None)
-            if formula is None or not hasattr(module, verb):
-                continue
-            tensor = torch.ones(elements, dtype=dtype)
-            with Ledger() as ledger:
-                start(name, verb, tensor).wait()
-            predicted = formula(elements, tensor.element_size(), world.size, world.rank)
-            if (ledger.sent, ledger.messages) != predicted:
-                differ.append((verb, elements, (ledger.sent, ledger.messages), predicted))
-    return differ
-
-
 def misuse(world, name):
     """Each mistake is the same error on every rank, and afterwards the ranks can still talk."""
     odd, good, turned = world.rank == world.size - 1, torch.ones(4, 6), torch.ones(6, 4).t()
@@ -160,20 +130,3 @@ def misuse(world, name):
         assert after.tolist() == [world.size] * 3
     with pytest.raises(ValueError, match=re.escape("of shape (4, 6) and strides (1, 4) is not contiguous")):
         load(name).all_reduce(turned, check=False)
-
-
-def unlike_full(world, name):
-    """Every verb of a small form on random numbers, of sizes that do not divide; elements with bits unlike the full's.
-
-    Both forms add in the same order, so no bit may differ.
-    """
-    module, found = load(name), []
-    for elements, dtype in ((1, torch.float32), (7, torch.float64), (101, torch.float32), (1003, torch.bfloat16)):
-        generator = torch.Generator().manual_seed(world.rank)
-        mine = torch.randn(elements, generator=generator, dtype=torch.float64).to(dtype)
-        for verb in ("all_reduce", "reduce_scatter", "all_gather"):
-            ours = getattr(module, verb)(mine.clone())
-            theirs = start(f"full.{name}", verb, mine.clone()).wait()
-            if not torch.equal(ours, theirs):
-                found.append((verb, elements, (ours != theirs).sum().item()))
-    return found

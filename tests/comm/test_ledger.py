@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import torch
@@ -53,24 +52,6 @@ def control_traffic(world):
 
 def test_control_messages_are_left_out(ranks):
     assert ranks(2).run(control_traffic) == [(2, 8)] * 2  # the send and the receive of two floats
-
-
-def from_a_thread(world):
-    ledger = Ledger()
-
-    def talk():
-        with ledger:
-            exchange(torch.zeros(1), 1 - world.rank, torch.zeros(1), 1 - world.rank).wait()
-
-    thread = threading.Thread(target=talk)
-    with ledger:
-        thread.start()
-        thread.join()
-    return ledger.sent
-
-
-def test_a_thread_enters_the_ledger_itself(ranks):
-    assert ranks(2).run(from_a_thread) == [4, 4]
 
 
 def by_group(world):

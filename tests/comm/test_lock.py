@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import socket
@@ -57,29 +55,3 @@ def test_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError, match=NAME):
         Lock(tmp_path, 1)
     assert (tmp_path / "other").read_text() == "somebody's"
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
-    def none_available(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "lockf", none_available)
-    Lock(tmp_path, 1).release()
-    assert f"note: {tmp_path / NAME} cannot be locked (No locks available)" in capsys.readouterr().err
-
-
-def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, capsys):
-    lock = Lock(tmp_path, 1)
-    lock.keep()
-    assert not capsys.readouterr().err
-    (tmp_path / NAME).unlink()
-    lock.keep()
-    assert f"note: {tmp_path / NAME} was removed, and is locked again" in capsys.readouterr().err
-    holder = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    assert "is being written to by process 1 on" in subprocess.run(holder, capture_output=True, text=True).stderr
-    (tmp_path / NAME).unlink()
-    with subprocess.Popen(holder, stdout=subprocess.PIPE, text=True, start_new_session=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "taken\n"
-        with pytest.raises(ValueError, match="is being written to by process 4711"):
-            lock.keep()
-        os.killpg(other.pid, signal.SIGKILL)

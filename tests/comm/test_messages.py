@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from minitrain.comm import axes, exchange, receive, send
 from minitrain.comm.groups import new_group
-from minitrain.ranks import Ranks
 from minitrain.ranks.ranks import RanksError
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64]
@@ -34,19 +33,6 @@ def around(world, elements):
 @pytest.mark.parametrize("elements", [0, 1000])
 def test_exchange_around_a_ring(ranks, size, elements):
     assert ranks(size).run(around, elements) == [[True] * len(DTYPES)] * size
-
-
-def by_tag(world):
-    if world.rank == 0:
-        handles = [send(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]
-        return [handle.wait().item() for handle in handles]  # what was sent
-    boxes = {tag: torch.zeros(1) for tag in (2, 1)}
-    handles = [receive(boxes[tag], 0, tag=tag) for tag in (2, 1)]
-    return [handle.wait().item() for handle in handles]
-
-
-def test_tags_tell_messages_apart(ranks):
-    assert ranks(2).run(by_tag) == [[1.0, 2.0], [2.0, 1.0]]
 
 
 def to_ones_own_number(world):
@@ -85,16 +71,6 @@ def test_an_unknown_rank_is_named(ranks, peer):
         assert all(f"={number} is no other rank of this group of 2" in text for text in said)
 
 
-def with_myself(world):
-    into = torch.zeros(3)
-    found = exchange(torch.arange(3.0), world.rank, into, world.rank).wait()
-    return found is into and into.tolist()
-
-
-def test_an_exchange_with_oneself_is_a_copy(ranks):
-    assert ranks(2).run(with_myself) == [[0.0, 1.0, 2.0]] * 2
-
-
 def both_directions(world):
     """Rank 1 takes what rank 0 sends late; rank 0 changes it as soon as its exchange has ended."""
     there = torch.full((1 << 20,), float(world.rank))
@@ -118,18 +94,6 @@ def test_a_tensor_with_gaps_is_refused(ranks):
     """gloo would send the wrong elements, and overwrite neighbors where it receives."""
     said = [text for each in ranks(2).run(refused, "the other", True) for text in each]
     assert all("strides (4,) is not contiguous" in text for text in said)
-
-
-def outside(world):
-    group = dist.new_group([0])  # on other ranks torch gives a number that stands for "not yours"
-    if world.rank == 1:
-        send(torch.zeros(1), 0, group)
-
-
-def test_a_rank_outside_the_group_is_told():
-    """On ranks of their own: those of the fixture check types, and would refuse the number as it is no group."""
-    with Ranks(2, device="cpu") as plain, pytest.raises(RanksError, match=r"this rank \(1\) is not in the group"):
-        plain.run(outside)
 
 
 def grid(world, sizes):

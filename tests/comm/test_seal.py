@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -79,19 +75,6 @@ def test_notes_of_others_are_neither_decoded_nor_believed(ranks, tmp_path):
     assert ranks(3).run(forged, tmp_path / "marker") == [True] * 3
 
 
-def test_a_note_that_was_removed_in_between_is_absent():
-    """As by another user, or by the rank that it was for; a store would wait for it for minutes."""
-    kept, address = Board.keep(one_machine=True)
-    board = Board(address, 0, 1, timedelta(seconds=5), Seal(b""))
-    board.note("a", [1, {"b": "c"}])
-    assert board.read("a") == [1, {"b": "c"}] and board.read("b") is None
-    with mock.patch.object(board, "_do", wraps=board._do) as do:
-        do.side_effect = lambda what, *given: True if what == "check" else mock.DEFAULT
-        start = time.monotonic()
-        assert board.read("b") is None and time.monotonic() - start < 2
-    assert board.read("a") == [1, {"b": "c"}]  # the connection is as good as before
-
-
 @contextmanager
 def stranger():
     """Send with another secret."""
@@ -113,61 +96,3 @@ def foreign_values(world, marker):
 
 def test_a_gathered_value_of_another_is_not_unpickled(ranks, tmp_path):
     assert ranks(3).run(foreign_values, tmp_path / "marker") == [True] * 3
-
-
-def secrets_of(world):
-    return control.seal_of()._secret, (control.control(), control._seals[dist.group.WORLD]._secret)[1]
-
-
-def test_a_secret_is_all_ranks_and_each_runs_own(ranks):
-    found = {secret for each in ranks(3).run(secrets_of) for secret in each}
-    others = {secret for each in ranks(2).run(secrets_of) for secret in each}
-    assert len(found) == len(others) == 1 and found != others
-
-
-MACHINE = """
-from pathlib import Path
-from minitrain.comm import World
-from minitrain.watch.board import Board
-with World.start(device="cpu"):
-    port = f"{Board.current.address[1]:04X}"
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    print(*{row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(":" + port)})
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets from /proc")
-def test_with_two_machines_the_board_listens_at_their_meeting_place_alone():
-    kept, (_, port) = Board.keep(one_machine=True)
-    del kept  # the port is free again
-    here = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
-    here |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    machines = [
-        subprocess.Popen([sys.executable, "-c", MACHINE], env=os.environ | here | {"RANK": rank}, stdout=-1, text=True)
-        for rank in "01"
-    ]
-    assert [machine.communicate(timeout=120)[0] for machine in machines] == ["0100007F\n"] * 2  # 127.0.0.1
-
-
-def elsewhere(world, address):
-    os.environ["MASTER_ADDR"] = "somewhere"
-    kept = (None, address) if address else OSError("no such address")
-    with (
-        mock.patch.object(Board, "keep", side_effect=[kept]),
-        mock.patch("socket.gethostname", lambda: f"machine{world.rank}"),
-        pytest.raises(RuntimeError) as told,
-    ):
-        world.observe(True)
-    del os.environ["MASTER_ADDR"]
-    world.observe(True)
-    return str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "why"), [(None, "no such address"), (("127.0.1.1", 5), "127.0.1.1, which no other machine reaches")]
-)
-def test_all_ranks_say_why_there_can_be_no_board(ranks, address, why):
-    told = ranks(2).run(elsewhere, address)
-    assert told[0] == told[1] and told[0].startswith(
-        f"rank 0 cannot keep the ranks' board at MASTER_ADDR=somewhere ({why})"
-    )

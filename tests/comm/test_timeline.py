@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from xml.etree import ElementTree
-
-import pytest
 import torch
 import torch.distributed as dist
 
 from minitrain.comm import Timeline, VirtualClock, exchange, messages, receive, send
-from minitrain.comm.timeline import KINDS, Span, draw, trace_events
 
 ALPHA, BETA = 10.0, 0.5  # a message of 8 bytes takes 10 + 4 = 14 virtual seconds
 EIGHT = torch.float64
@@ -45,31 +40,6 @@ def test_links_may_differ_and_both_directions_run_at_once(ranks):
     # rank 0's message takes 14, rank 1's takes 15; each rank ends with the later of what it sends and what it gets
     assert (now0, now1) == (15.0, 15.0) and (got0, got1) == (1.0, 0.0)
     assert spans == {("send", 0.0, 14.0), ("receive", 0.0, 14.0), ("send", 0.0, 15.0), ("receive", 0.0, 15.0)}
-
-
-def test_negative_costs_are_refused():
-    with pytest.raises(ValueError, match="alpha=-1"):
-        VirtualClock(alpha=-1)
-    with pytest.raises(ValueError, match="seconds=-2"):
-        VirtualClock().work(-2)
-
-
-SPANS = [Span(0, "compute", "forward", "F0", 0.0, 1.0), Span(1, "compute", "backward", "B0", 1.0, 3.0)]
-
-
-def test_the_trace_is_what_chrome_reads():
-    events = json.loads(json.dumps(trace_events(SPANS)))
-    complete = [e for e in events if e["ph"] == "X"]
-    assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in complete] == [(0, "F0", 0.0, 1e6), (1, "B0", 1e6, 2e6)]
-    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
-
-
-def test_the_chart_names_ranks_and_does_not_speak_by_color_alone(tmp_path):
-    draw(SPANS, "a title").savefig(tmp_path / "chart.svg")
-    ElementTree.parse(tmp_path / "chart.svg")
-    axes = draw(SPANS, "a title").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 · compute", "rank 1 · compute"]
-    assert KINDS["forward"][1] != KINDS["backward"][1], "a pattern, too, tells them apart"
 
 
 def watched(world):

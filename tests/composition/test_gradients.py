@@ -28,17 +28,6 @@ def test_key_heads_are_summed_among_the_ranks_that_share_them(ranks, layout, kv_
     check(ranks, [layout], replace(MODEL, kv_heads=kv_heads), STEPS, 1e-12)
 
 
-def too_early(world):
-    training = build(Settings(MODEL, Layout(dp=2), STEPS), world.device)
-    with pytest.raises(RuntimeError, match="there are no gradients: call synchronize"):
-        training.gradients.squares()
-    training.close()
-
-
-def test_gradients_that_are_not_there(ranks):
-    ranks(2).run(too_early)
-
-
 def low_precision(world, layout):
     """Three steps in bfloat16: what the optimizer steps is float32, and what is computed with is not."""
     steps = replace(STEPS, dtype="bfloat16", optimizer="adamw", lr=1e-3, clip=1.0)

@@ -78,10 +78,6 @@ def test_layouts(ranks, name):
     check(ranks, (LAYOUTS | MORE)[name])
 
 
-def test_untied(ranks):
-    check(ranks, [Layout(pp=2, tp=2, microbatches=2), Layout(dp=2, pp=2, zero=1)], replace(MODEL, tied=False))
-
-
 def test_nothing_divides(ranks):
     """Three stages of five layers, a table of 257 rows over three ranks, lines that three ranks cannot share evenly."""
     model, steps = replace(MODEL, layers=5, heads=3, hidden=9, positions=9), replace(STEPS, batch=6)

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
-from minitrain.comm import Ledger
 from minitrain.comm.mesh import axes
 from minitrain.context_parallel import all_gather, ulysses
 
@@ -84,29 +83,3 @@ def in_group(world):
 
 def test_ranks_are_those_of_the_group(ranks):
     assert max(ranks(4).run(in_group)) < 1e-12
-
-
-def what_does_not_fit_is_refused_before_anything_is_sent(world):
-    q, k = torch.ones(1, 2, 3, 4), torch.ones(1, 3, 2, 4)
-    with Ledger() as ledger:
-        with pytest.raises(AssertionError, match="documents of all 6 tokens, not only of this rank's"):
-            all_gather.attention(q, q, q, documents=torch.zeros(1, 3))
-        with pytest.raises(AssertionError, match="3 heads cannot be divided over 2 ranks; use a number"):
-            ulysses.attention(k, k, k)
-        with pytest.raises(AssertionError, match="3 key heads do not divide 4 heads"):
-            ulysses.attention(torch.ones(1, 4, 2, 4), k, k)
-    assert not ledger.entries
-
-
-def the_exchange_can_be_differentiated_twice(world):
-    x = torch.ones(1, 2, 3, 1, dtype=torch.float64, requires_grad=True)
-    (first,) = torch.autograd.grad((ulysses.AllToAll.apply(x, 1, 2, None) ** 3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    assert torch.equal(second, torch.full_like(x, 6.0))
-
-
-@pytest.mark.parametrize(
-    "case", (what_does_not_fit_is_refused_before_anything_is_sent, the_exchange_can_be_differentiated_twice)
-)
-def test_on_two_ranks(ranks, case):
-    ranks(2).run(case)

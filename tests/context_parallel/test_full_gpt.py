@@ -1,8 +1,6 @@
-"""A whole GPT over context-parallel ranks trains as one device does; tests/composition adds other techniques."""
+"""A GPT over context- and tensor-parallel ranks trains as one device does; tests/composition adds other layouts."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import pytest
 import torch
@@ -73,38 +71,6 @@ def learn(module, step, tokens, targets, share=lambda module: None):
 def sum_over(comm, module):
     for parameter in module.parameters():
         all_reduce(parameter.grad, comm.group).wait()
-
-
-def train(world, mode, seq, how=lambda module: None, **options):
-    comm = Comm()
-    reference, module = gpt(seq, **options), gpt(seq, **options)
-    place_dropout(reference)
-    parallelize(module, comm, mode, seq)
-    module.loss = Share(module.loss, comm)
-    how(module)
-    for step in range(STEPS):
-        whole = batch(step, seq)
-        found = learn(module, step, *take(*whole, mode, comm), partial(sum_over, comm))
-        for mine, expected in zip(found, learn(reference, step, *whole), strict=True):
-            torch.testing.assert_close(mine, expected, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("size", "mode", "seq", "options"),
-    [
-        (1, "zigzag", 5, {}),
-        (2, "ring", 9, {"kv_heads": 2}),
-        (3, "zigzag", 11, {"kv_heads": 1, "positions_kind": "rope"}),
-        (4, "zigzag", 16, {"dropout": 0.2}),
-        (2, "ulysses", 7, {"positions_kind": "rope", "dropout": 0.2}),
-        (4, "ulysses", 6, {"kv_heads": 2}),
-        (3, "gather", 8, {"positions_kind": "rope"}),
-        (4, "ring", 4, {"dropout": 0.2, "kv_heads": 2}),
-    ],
-)
-def test_a_gpt_is_that_of_one_device(ranks, size, mode, seq, options):
-    """Chunks of unequal length; ranks with fewer targets than others, and with none."""
-    ranks(size).run(train, mode, seq, **options)
 
 
 def refused(world):

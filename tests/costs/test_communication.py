@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from minitrain.costs import communication as costs
 
 elements, ranks = st.integers(0, 70), st.integers(1, 20)
-some = st.floats(1e-9, 1e-3)
 
 
 @given(ranks, st.integers(1, 1000))
@@ -21,22 +20,6 @@ def test_where_elements_divide_the_ring_sends_the_least_possible(n, each):
     if n & (n - 1) == 0:
         assert costs.busiest(costs.halving_all_reduce, each * n, 4, n).bytes == least
     assert costs.busiest(costs.naive_all_reduce, each * n, 4, n).bytes == (n - 1) * total
-
-
-@given(st.integers(4, 300), some, some)
-def test_ring_and_tree_take_the_same_time_at_the_crossing(n, alpha, beta):
-    size = costs.crossover(n, alpha, beta)
-    model = (n, alpha, beta)
-    assert costs.ring_all_reduce_time(size, *model) == pytest.approx(costs.tree_all_reduce_time(size, *model))
-    assert costs.ring_all_reduce_time(size / 2, *model) > costs.tree_all_reduce_time(size / 2, *model)
-    assert costs.ring_all_reduce_time(size * 2, *model) < costs.tree_all_reduce_time(size * 2, *model)
-
-
-@given(st.integers(1, 300), some, some, st.integers(1, 10**9))
-def test_one_level_is_a_ring(n, alpha, beta, size):
-    ring = costs.ring_all_reduce_time(size, n, alpha, beta)
-    assert costs.hierarchical_all_reduce_time(size, 1, n, (alpha, beta), (1, 1)) == pytest.approx(ring)
-    assert costs.hierarchical_all_reduce_time(size, n, 1, (1, 1), (alpha, beta)) == pytest.approx(ring)
 
 
 # nccl-tests: the summary of doc/PERFORMANCE.md, and GatherGetBw, ScatterGetBw and SendRecvGetBw of src/*.cu.

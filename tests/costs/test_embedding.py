@@ -9,12 +9,6 @@ import pytest
 from minitrain.costs import embedding as costs
 
 
-def test_all_ids_cost_more_than_a_dense_table():
-    rows, dimension = 100, 8
-    whole = costs.step([[rows]], [dimension])
-    assert whole.to_server.bytes + whole.to_worker.bytes == costs.dense_step(rows, dimension) + 8 * rows
-
-
 @pytest.mark.parametrize("draws", [0, 1, 2, 5])
 def test_distinct_ids_by_all_draws(draws):
     frequencies = costs.zipf(4, 1.3)
@@ -25,13 +19,6 @@ def test_distinct_ids_by_all_draws(draws):
             chance *= frequencies[k]
         mean += chance * len(set(drawn))
     assert costs.expected_distinct(draws, frequencies) == pytest.approx(mean)
-
-
-def test_zipf():
-    frequencies = costs.zipf(3, 1)
-    assert frequencies == pytest.approx([6 / 11, 3 / 11, 2 / 11])
-    assert costs.zipf(4, 0) == [0.25] * 4
-    assert costs.expected_distinct(3, [1.0]) == 1 and costs.expected_distinct(0, [1.0]) == 0
 
 
 def test_bytes_of_a_row():

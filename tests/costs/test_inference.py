@@ -31,15 +31,6 @@ def test_latents_of_deepseek():
     assert costs.latent_cache_bytes(1, 512, 64, 4, 1) == costs.cache_bytes(1, 9, 128, 1, 1)
 
 
-def test_ranks_divide_it():
-    whole = costs.cache_bytes(80, 8, 128, 100, 2)
-    assert costs.cache_bytes(80, 8, 128, 100, 2, tensor=8, pipeline=10) == whole // 80
-    # Twice as many ranks as heads: each keeps one.
-    assert costs.cache_bytes(80, 8, 128, 100, 2, tensor=16) == whole // 8
-    # 7 layers in 3 stages: at most 3 in one.
-    assert costs.cache_bytes(7, 1, 1, 1, 1, 1, pipeline=3) == 2 * 3
-
-
 def test_a_step_by_hand():
     # 54 parameters of 4 bytes, and keys and values of 3 sequences of 5 tokens in a head of 2.
     found = costs.decode(costs.Model(1, 2, 1, 1, 54), batch=3, tokens=5, item=4)
@@ -51,19 +42,3 @@ def test_in_a_full_batch_products_take_as_long_as_reading(item):
     machine, parameters = MACHINES["H100"], 7e9
     batch = costs.full_batch(machine, item)
     assert batch * 2 * parameters / machine.flops == pytest.approx(parameters * item / machine.memory)
-
-
-def test_reading_limits_a_small_batch():
-    machine = MACHINES["H100"]
-    # 989.4e12 / 3.35e12 operations for each byte.
-    assert costs.full_batch(machine) == pytest.approx(295.3, abs=0.1)
-    alone = costs.decode(LLAMA, 1, 1)
-    assert costs.seconds(alone, machine) == pytest.approx(2 * LLAMA.parameters / 3.35e12, rel=1e-4)
-    many = costs.decode(LLAMA, 400, 1)
-    assert costs.seconds(many, machine) == many.flops / machine.flops
-
-
-def test_tokens_that_fit():
-    per_token = costs.cache_bytes(32, 32, 128, 1, 1)
-    assert per_token == 524_288
-    assert costs.tokens_that_fit(10 * per_token - 1, 32, 32, 128) == 9

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minitrain.costs import recomputation as costs
-from minitrain.costs.memory import gpt_activations, gpt_layer_activations
-
-
-def test_a_short_last_segment():
-    assert costs.segments(7, 3) == [3, 3, 1]
-    assert costs.peak_of_segments(7, 3, 10, 100) == 10 + 300  # the second segment, not the short last one
-    with pytest.raises(ValueError, match="layers=3 and k=0 must be at least 1"):
-        costs.segments(3, 0)
+from minitrain.costs.memory import gpt_layer_activations
 
 
 def test_single_blocks_are_best_for_a_transformer_of_usual_depth():
@@ -22,15 +15,6 @@ def test_single_blocks_are_best_for_a_transformer_of_usual_depth():
     assert best == [1, 1, 2, 2]
     assert [costs.best_k(layers, 1, 16) for layers in (32, 33)] == [1, 2]
     assert costs.best_k_estimate(96, 4 * 1024 * 768, layer) == pytest.approx(2.44, abs=0.01)
-
-
-def test_no_recomputation_at_all_is_the_least_that_one_segment_takes():
-    sizes = {"batch": 2, "seq": 8, "hidden": 16, "heads": 2, "layers": 5, "vocabulary": 3}
-    embedding = 8 * (2 * 8 + 8)
-    layers = 5 * sum(gpt_layer_activations(2, 8, 16, 2).values())
-    assert costs.gpt_peak(**sizes, k=5) == embedding + layers
-    assert gpt_activations(2, 8, 16, 2, 5, 3) == layers + costs.gpt_ends(2, 8, 16, 3)
-    assert costs.gpt_kept(2, 8, 16, 5, 3, k=2) == 3 * 4 * 2 * 8 * 16 + costs.gpt_ends(2, 8, 16, 3)
 
 
 def test_a_large_vocabulary_has_its_peak_at_the_end_of_forward():

@@ -22,13 +22,6 @@ def test_a_bar_is_between_the_bounds(compute, share, hideable, waited_for):
     assert hidden <= share * compute
 
 
-def test_a_step_is_all_that_takes_time():
-    bar = costs.Bar(compute=4.0, hidden=1.5, exposed=0.5, again=1.0, idle=0.25)
-    assert bar.step == 5.75
-    assert bar.days(86400 / 5.75) == pytest.approx(1)
-    assert bar.mfu(8, 4) == pytest.approx(8 / 4 / 5.75)  # 2 seconds of operations at the peak
-
-
 def test_seven_billion_parameters_on_512_h100():
     shape, machine = SEVEN_BILLION, MACHINES["H100"]
     assert composition.model_parameters(shape) == pytest.approx(6.66e9, rel=1e-3)
@@ -46,9 +39,3 @@ def test_seven_billion_parameters_on_512_h100():
     waits = 14 * 2 * (448 * 3e-6 + 63 * 10e-6)
     assert shared.hidden + shared.exposed == pytest.approx(sent / 8 / 0.8 + waits)
     assert shared.exposed == 0
-
-
-@pytest.mark.parametrize(("ranks", "reached"), [(0, 0.5), (8, 0), (8, 1.5)])
-def test_a_bar_of_nothing_is_refused(ranks, reached):
-    with pytest.raises(ValueError, match=f"ranks={ranks} must be at least 1, and reached={reached}"):
-        costs.data_parallel_bar(SEVEN_BILLION, MACHINES["H100"], ranks, 2**22, reached=reached)

@@ -1,31 +1,11 @@
-"""Means by label over ranks, and units of loss."""
+"""Means by label on a device that adds in any order; the lesson has means over ranks."""
 
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
 
 from minitrain.craft.loss_by_source import mean_by
 from tests.second_device.any_order import AnyOrder
-
-
-def means(world):
-    losses = torch.tensor([[1.0, 3.0], [5.0, 7.0]]) + 10 * world.rank
-    sources = torch.tensor([0, 2 if world.rank else 0])
-    by_source = mean_by(losses, sources[:, None], 4)
-    by_position = mean_by(losses, torch.arange(2), 2)
-    return [each.tolist() for each in (*by_source, *by_position)]
-
-
-def test_ranks_with_different_numbers_of_tokens(ranks):
-    for source, tokens, position, each in ranks(2).run(means):
-        # Rank 0 has four tokens of source 0, rank 1 two of each of sources 0 and 2.
-        assert tokens == [6, 0, 2, 0] and each == [4, 4]
-        assert source[0] == pytest.approx((1 + 3 + 5 + 7 + 11 + 13) / 6) and source[2] == 16
-        assert math.isnan(source[1]) and math.isnan(source[3])
-        assert position == [8, 10]
 
 
 def in_any_order(world):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from minitrain.data import documents, prepare
-from minitrain.data.documents import Files, cut
+from minitrain.data import documents
+from minitrain.data.documents import Files
 from minitrain.data.text import Text
 
 
@@ -39,16 +39,6 @@ def test_a_text_without_lines_comes_in_bounded_parts(tmp_path: Path, monkeypatch
     assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
     for part, _ in parts:
         part.decode()
-
-
-def test_a_text_is_cut_before_a_space_or_between_letters():
-    assert cut(b"one two three") == len(b"one two") and cut(b"one two three", from_end=False) == len(b"one")
-    for letter in ("é", "頁", "🎉"):
-        text, size = (letter * 5).encode(), len(letter.encode())
-        for end in range(size + 1, len(text)):
-            assert cut(text[:end]) % size == 0
-        for begin in range(1, size + 1):
-            assert (begin + cut(text[begin:], from_end=False)) % size == 0
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
@@ -96,20 +86,3 @@ def test_links_are_left_out_and_counted(tmp_path: Path):
     (folder / "here.txt").unlink()
     with pytest.raises(ValueError, match="no text: 0 empty and 0 binary files, and 4 links, which are not followed"):
         Files.at(folder)
-
-
-def test_pairs_are_counted_in_all_parts_of_a_text_alike(tmp_path: Path, monkeypatch):
-    """Of many small files and a large one, of its beginning and its end, the share that their bytes have."""
-    monkeypatch.setattr(documents, "PIECE", 16_000)
-    monkeypatch.setattr(prepare, "PASSAGE", 1000)
-    monkeypatch.setattr(prepare, "LEARN", 60_000)
-    for number in range(500):
-        (tmp_path / f"{number:03}.txt").write_text("a" * 99 + "\n")
-    (tmp_path / "large.txt").write_text("".join(("b" if n < 2000 else "c") * 49 + "\n" for n in range(5000)))
-    pieces = Files.at(tmp_path).pieces()
-    text = b"".join(prepare._some(pieces, "text"))
-    # 50 kB of a, 100 kB of b and 150 kB of c: a fifth of each, but for a passage of a thousand bytes.
-    for letter, size in ((b"a", 50_000), (b"b", 100_000), (b"c", 150_000)):
-        assert abs(text.count(letter) / (size / 5) - 1) < 0.15
-    monkeypatch.setattr(prepare, "LEARN", 1 << 20)
-    assert sum(map(len, prepare._some(pieces, "text"))) == 300_000

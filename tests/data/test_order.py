@@ -25,14 +25,6 @@ def test_each_place_gets_another_number(count: int, key: int):
     assert sorted(shuffled(place, count, key) for place in range(count)) == list(range(count))
 
 
-def test_an_order_of_more_numbers_than_fit_into_memory():
-    count = 10**15
-    found = {shuffled(place, count, 5) for place in range(2000)}
-    assert len(found) == 2000 and max(found) < count
-    # In the mean, as far in as drawn numbers would be: 2000 of them are half-way ± 4 deviations.
-    assert abs(sum(found) / 2000 / count - 0.5) < 4 * math.sqrt(1 / 12 / 2000)
-
-
 def test_places_and_keys_are_independent():
     """χ² of which tenth a place lands in, over keys, and of the distance between neighbors: as drawn numbers have."""
     for numbers in (
@@ -61,11 +53,6 @@ def test_every_source_gives_each_of_its_samples_once_and_its_share_of_a_block(
         assert [number for found, number in places if found == source] == list(range(2 * part))
     counted = Counter(mixture.place(sample)[0] for sample in range(position))
     assert mixture.cursors(position) == [counted[source] for source in range(len(parts))]
-
-
-def test_a_mixture_on_the_command_line():
-    found = parse(["code=0.3:src", "text=0.7:/data/a:b"])
-    assert [(each.name, each.weight, each.data) for each in found] == [("code", 0.3, "src"), ("text", 0.7, "/data/a:b")]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import os
 import random
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,11 @@ import pytest
 import torch
 import zstandard
 
-from minitrain.data import documents, prepare, shard_writer, sources
-from minitrain.data.manifest import Manifest, Shard
-from minitrain.data.prepare import Options, doubt, main, told
+from minitrain.data import documents, prepare, shard_writer
+from minitrain.data.manifest import Manifest
+from minitrain.data.prepare import Options, main
 from minitrain.data.prepared import Prepared
-from minitrain.data.tokenizer import END, Bytes, Pairs, train
+from minitrain.data.tokenizer import Bytes, Pairs, train
 
 WORDS = "the a of rank ranks gradient tensor shard memory bytes sends waits ζ 頁 é".split()
 
@@ -125,15 +124,6 @@ def test_the_same_bytes_by_any_number_of_processes_and_after_an_interruption(
     assert {name: (tmp_path / "two" / name).stat().st_mtime_ns for name in times} == times  # not written again
 
 
-def test_processes_write_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for processes in (1, 2):
-        out = tmp_path / str(processes)
-        # Processes that are spawned have not the small pieces of this test, but are told which pieces to write.
-        monkeypatch.setattr(documents, "LONGEST", 1 << 20)
-        prepare.prepare(Options(str(folder), str(out), processes=processes))
-    assert content(tmp_path / "1") == content(tmp_path / "2")
-
-
 def test_a_short_text_has_a_validation_part(tmp_path: Path):
     (tmp_path / "a.txt").write_text(text(3, 100), encoding="utf-8")
     manifest = prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), validation=0.1))
@@ -164,17 +154,6 @@ def test_another_text_does_not_go_on_with_the_shards_of_the_first(folder: Path, 
     prepare.prepare(Options(str(folder), str(out), processes=1, overwrite=True))
     with pytest.raises(ValueError, match="out=.* is prepared already"):
         prepare.prepare(options)
-
-
-def test_a_held_out_part_that_is_too_short_is_named(tmp_path: Path):
-    (tmp_path / "a.txt").write_text("hello world, a short text of some fifty bytes.\n" * 3)
-    prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
-    source = sources.load(str(tmp_path / "out"))
-    source.samples(8).take([0])
-    with pytest.raises(
-        ValueError, match="largest for validation in .* has 1; .* prepare it with a larger --validation"
-    ):
-        source.windows(8)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +197,6 @@ def test_damaged_shards_are_named_and_left_out_only_on_request(folder: Path, tmp
     assert left == manifest.tokens("training") - flipped.tokens - cut.tokens
 
 
-def test_tokens_of_no_vocabulary_are_seen_when_they_are_read(folder: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    manifest = prepare.prepare(Options(str(folder), str(out), processes=1))
-    for shard in manifest.of("training"):
-        file = shard.files(out)[0]
-        file.write_bytes(b"\xff" * file.stat().st_size)
-    with pytest.raises(ValueError, match="training-.*tokens is damaged at token .*not of a vocabulary of 257"):
-        sources.load(str(out)).samples(8).take([0])
-
-
 def test_an_epoch_takes_each_window_of_each_shard_once(folder: Path, tmp_path: Path):
     out, seq = tmp_path / "out", 16
     manifest = prepare.prepare(Options(str(folder), str(out), processes=1))
@@ -250,17 +219,20 @@ def test_an_epoch_takes_each_window_of_each_shard_once(folder: Path, tmp_path: P
     assert (inputs[0].tolist(), targets[0].tolist()) == (tokens[:-1], tokens[1:])
 
 
-def test_pairs_are_the_same_for_the_same_text_and_give_it_back(tmp_path: Path):
-    parts = [text(seed, 500).encode() for seed in range(4)]
-    for name in ("a", "b"):
-        train(iter(parts), 300, tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    pairs = Pairs(tmp_path / "a")
-    assert pairs.size == 300 and pairs.end == 0
-    anything = [b"", *parts, "unseen: Ω 🎉\x00\t".encode(), END.encode()]
-    rows = pairs.encode(anything)
-    assert [pairs.decode(row.tolist()) for row in rows[:-1]] == anything[:-1]
-    assert sum(map(len, rows)) < sum(map(len, anything)) / 2  # words that come often take few tokens
+def test_bytes_with_and_without_ends():
+    tokenizer = Bytes(marked=True)
+    assert (tokenizer.size, tokenizer.end) == (257, 256)
+    assert tokenizer.decode([97, 256, 98]) == b"a\n\nb"
+    assert [row.tolist() for row in tokenizer.encode([b"ab", b""])] == [[97, 98], []]
+
+
+def test_processes_write_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        # Processes that are spawned have not the small pieces of this test, but are told which pieces to write.
+        monkeypatch.setattr(documents, "LONGEST", 1 << 20)
+        prepare.prepare(Options(str(folder), str(out), processes=processes))
+    assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
 def test_a_tokenizer_as_gpt2_has_it(tmp_path: Path):
@@ -275,31 +247,3 @@ def test_a_tokenizer_as_gpt2_has_it(tmp_path: Path):
     one, two = Pairs(tmp_path / "tokenizer.json"), Pairs(other)
     assert one.encode(sample)[0].tolist() == two.encode(sample)[0].tolist()
     assert one.kind != two.kind
-
-
-def test_bytes_with_and_without_ends():
-    tokenizer = Bytes(marked=True)
-    assert (tokenizer.size, tokenizer.end) == (257, 256)
-    assert tokenizer.decode([97, 256, 98]) == b"a\n\nb"
-    assert [row.tolist() for row in tokenizer.encode([b"ab", b""])] == [[97, 98], []]
-
-
-@pytest.mark.parametrize("wrong", ['{"version": 7}', "[" * 200_000, "tokens"])
-def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
-    (tmp_path / "a.txt").write_text(text(1, 200), encoding="utf-8")
-    manifest = prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
-    content = {"version": 1, **asdict(manifest)}
-    if wrong == "tokens":
-        content["shards"][0]["tokens"] = "many"
-        wrong = json.dumps(content)
-    (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
-    with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
-        sources.load(str(tmp_path))
-
-
-@pytest.mark.parametrize(("documents", "tokens", "warns"), ((1, 80_000, True), (9, 4_967, True), (9, 80_000, False)))
-def test_little_text_for_validation_is_doubted(documents: int, tokens: int, warns: bool):
-    shards = Shard("a", "training", 10**6, 150, ""), Shard("b", "validation", tokens, documents, "")
-    manifest = Manifest("bytes", 257, 256, 151, 0, shards, {})
-    assert f"{tokens:,} for validation, {documents} of {150 + documents} documents" in told(manifest)
-    assert (f"{tokens:,} tokens of {documents} documents are little" in doubt(manifest)) is warns

@@ -48,14 +48,6 @@ def test_what_is_held_out_is_of_each_in_its_share(files):
     assert source.bigram() == pytest.approx(0.5 * each[0].bigram() + 0.3 * each[1].bigram() + 0.2 * each[2].bigram())
 
 
-def test_passes_are_samples_over_those_of_an_epoch(files):
-    source = mixed(files, 0.5, 0.3, 0.2)
-    for (name, passes), text, weight in zip(
-        source.passes(SEQ, 1000).items(), source.sources, (0.5, 0.3, 0.2), strict=True
-    ):
-        assert passes * text.samples(SEQ).per_epoch == pytest.approx(weight * 1000), name
-
-
 def test_another_share_order_or_text_is_another_checksum(files):
     sums = [mixed(files, 0.5, 0.3, 0.2).sha256, mixed(files, 0.5, 0.2, 0.3).sha256, mixed(files[:2], 0.5, 0.5).sha256]
     assert len({*sums, mixed(files[::-1], 0.2, 0.3, 0.5).sha256}) == 4

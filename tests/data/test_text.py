@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sysconfig
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitrain.data.documents import is_library_source
-from minitrain.data.text import Samples, Text, bigram_entropy, share, split_files, windows
+from minitrain.data.text import Samples, Text, bigram_entropy, windows
 
 
 def tensor(text: bytes) -> Tensor:
@@ -33,13 +31,6 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return folder
-
-
-def test_reference_repeats_no_paragraph_of_training_in_validation():
-    text = Text.load()
-    training, validation = (bytes(part.tolist()).split(b"\n\n") for part in (text.training, text.validation))
-    # The first and last paragraph of a part may be cut.
-    assert not set(training[:-1]) & set(validation[1:])
 
 
 def test_a_file_is_cut_at_nine_tenths(tmp_path: Path):
@@ -72,31 +63,6 @@ def test_a_folder_leaves_out_what_is_hidden(tmp_path: Path):
     hidden = dict.fromkeys([".git/config", "a/.b/c", "__pycache__/a.pyc", ".x"], b"hidden")
     text = Text.load(write(tmp_path, {**hidden, "empty": b"", "text": b"y" * 20}))
     assert text.sha256 == hashlib.sha256(b"y" * 20).hexdigest()
-
-
-@given(names=st.sets(st.text("abcdef", min_size=1), min_size=2, max_size=6))
-@settings(max_examples=20)
-def test_a_small_folder_has_a_validation_part_too(names: set[str], tmp_path_factory: pytest.TempPathFactory):
-    folder = write(tmp_path_factory.mktemp("folder"), {name: b"text" for name in names})
-    training, validation = split_files(folder, sorted(folder.iterdir()))
-    assert len(training) + len(validation) == 4 * len(names)
-    assert validation
-
-
-def test_library_is_source_of_the_standard_library_only():
-    root = Path(sysconfig.get_path("stdlib"))
-    kept = [path for path in root.glob("*.py") if is_library_source(path.relative_to(root))]
-    assert root / "argparse.py" in kept
-    assert is_library_source(Path("json/decoder.py"))
-    for name in ("site-packages/a.py", "test/test_os.py", "unittest/tests/a.py", "lib.so", "a/.b.py"):
-        assert not is_library_source(Path(name)), name
-
-
-def test_a_missing_text():
-    with pytest.raises(FileNotFoundError, match="data='no/such/folder/' is no file and no folder; use"):
-        Text.load("no/such/folder/")
-    with pytest.raises(ValueError, match="data='' names no text"):
-        Text.load("")
 
 
 @pytest.mark.parametrize(
@@ -154,18 +120,6 @@ def test_targets_have_memory_of_their_own():
         assert torch.equal(inputs, before)
 
 
-def test_targets_are_inputs_one_byte_on():
-    text = numbered(500)
-    samples = Samples(text, 16)
-    inputs, targets = samples.take([5, 0, 5])
-    assert inputs.shape == targets.shape == (3, 16)
-    assert inputs.dtype == targets.dtype == torch.int64
-    for row, number in enumerate([5, 0, 5]):
-        start = samples.start(number)
-        assert inputs[row].tolist() == text[start : start + 16].tolist()
-        assert targets[row].tolist() == text[start + 1 : start + 17].tolist()
-
-
 @given(
     ranks=st.integers(1, 8),
     each=st.integers(1, 5),
@@ -182,19 +136,6 @@ def test_any_layout_takes_the_same_samples(ranks: int, each: int, micro: int, st
     assert torch.equal(torch.cat([part[1] for part in parts]), targets)
     micro_batches = [piece for part in parts for piece in part[0].chunk(micro)]
     assert torch.equal(torch.cat(micro_batches), inputs)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 6, 0, 4), "global_batch=6 is not a positive multiple of ranks=4"),
-        ((0, 4, 2, 2), "rank=2 is not one of ranks=2"),
-        ((-1, 4, 0, 1), "position=-1 must not be negative"),
-    ],
-)
-def test_a_batch_that_cannot_be_shared(arguments: tuple[int, int, int, int], message: str):
-    with pytest.raises(ValueError, match=message):
-        share(*arguments)
 
 
 def test_a_text_too_short_for_a_window():
@@ -230,3 +171,10 @@ def test_bigram_entropy_is_joint_less_marginal(text: bytes):
 
     expected = entropy(Counter(zip(text, text[1:], strict=False))) - entropy(Counter(text[:-1]))
     assert bigram_entropy(tensor(text)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_reference_repeats_no_paragraph_of_training_in_validation():
+    text = Text.load()
+    training, validation = (bytes(part.tolist()).split(b"\n\n") for part in (text.training, text.validation))
+    # The first and last paragraph of a part may be cut.
+    assert not set(training[:-1]) & set(validation[1:])

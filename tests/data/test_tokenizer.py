@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitrain.data import tokenizer
 from minitrain.data.prepare import Options, prepare, told
-from minitrain.data.tokenizer import END, Pairs, as_utf8, train
+from minitrain.data.tokenizer import END, Pairs, train
 
 TEXT = "some words and more of them, Some é and ζ " * 40
 
@@ -82,25 +81,6 @@ def test_ids_with_gaps(file: Path, tmp_path: Path):
     assert (manifest.vocabulary, manifest.item, manifest.notes) == (70_001, 4, {})
     tokens = [np.fromfile(shard.files(tmp_path / "out")[0], "<u4") for shard in manifest.shards]
     assert pairs.decode(np.concatenate(tokens).tolist()) == TEXT.encode() + b"\n\n"
-
-
-def test_a_long_text_is_encoded_in_parts(file: Path, monkeypatch: pytest.MonkeyPatch):
-    """Cut between words, so that the tokens are those of the whole text."""
-    texts = [TEXT.encode(), b"", b"short", b"x" * 500]
-    whole = Pairs(file).encode(texts)
-    monkeypatch.setattr(tokenizer, "TOGETHER", 100)
-    parts = Pairs(file).encode(texts)
-    assert [row.tolist() for row in parts[:3]] == [row.tolist() for row in whole[:3]]
-    assert Pairs(file).decode(parts[3].tolist()) == texts[3]
-
-
-def test_bytes_that_are_no_text(file: Path):
-    text = "Déjà vu à l'été"
-    replaced, count = as_utf8(text.encode("latin-1"))
-    assert count == 5 and replaced.decode() == "D\ufffdj\ufffd vu \ufffd l'\ufffdt\ufffd"
-    assert as_utf8(text.encode()) == (text.encode(), 0)
-    with pytest.raises(ValueError, match="tokenizer=.* cannot encode the text: .*can't decode byte 0xe9"):
-        Pairs(file).encode([text.encode("latin-1")])
 
 
 def test_what_is_changed_in_a_text_is_counted_and_named(file: Path, tmp_path: Path):

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-from minitrain.data_parallel.diloco import DiLoCo
-from minitrain.data_parallel.hierarchical_sgd import HierarchicalSGD
 from minitrain.data_parallel.local_sgd import LocalSGD
 from tests.data_parallel.models import gpt, tokens
 
@@ -43,9 +41,3 @@ def like_torch(world, every, steps):
 @pytest.mark.parametrize(("size", "every", "steps"), [(2, 1, 3), (3, 2, 5)])
 def test_local_sgd_is_torchs(ranks, size, every, steps):
     ranks(size).run(like_torch, every, steps)
-
-
-@pytest.mark.parametrize("make", [LocalSGD, DiLoCo, lambda module, every: HierarchicalSGD(module, every, None, None)])
-def test_a_period_below_one(make):
-    with pytest.raises(AssertionError, match="every=0 must be at least 1"):
-        make(torch.nn.Linear(2, 2), 0)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from minitrain.data_parallel import DataParallel, overlapped
 from tests.data_parallel.models import SMALL, close, gpt, tokens
@@ -92,31 +91,6 @@ def second_backward(world, bucket_megabytes, then_local):
 @pytest.mark.parametrize("bucket_megabytes, then_local", [(SMALL, False), (25.0, True)])
 def test_a_second_backward_is_refused_on_every_rank(ranks, bucket_megabytes, then_local):
     ranks(2).run(second_backward, bucket_megabytes, then_local)
-
-
-def recomputed(world, reentrant):
-    torch.manual_seed(0)
-    module = nn.ModuleList(nn.Linear(3, 3).double() for _ in range(3))
-    reference = copy.deepcopy(module)
-
-    def loss(layers, x):
-        for layer in layers:
-            x = checkpoint(layer, x, use_reentrant=reentrant).tanh()
-        return x.sum()
-
-    module.forward = lambda x: loss(module, x)
-    model = DataParallel(module, bucket_megabytes=1e-5)
-    inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    inputs.requires_grad_()
-    model(inputs[world.rank]).backward()
-    model.synchronize()
-    (loss(reference, inputs) / world.size).backward()
-    close(model.module, reference)
-
-
-@pytest.mark.parametrize("reentrant", (False, True))
-def test_with_recomputation(ranks, reentrant):
-    ranks(2).run(recomputed, reentrant)
 
 
 def dropped(world):

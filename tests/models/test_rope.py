@@ -1,20 +1,11 @@
-"""Rotary positions against complex numbers and the paper's property; the model without a table of positions."""
+"""Rotary positions: angles have 32 bits at least, whatever the dtype; tests/models/test_llama.py has the rest."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor, nn
 
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT, Positions
 from minitrain.models.rotary import Rotary
-
-ROPE = GPTConfig(vocabulary=11, positions=8, layers=2, hidden=24, heads=3, positions_kind="rope", rope_base=100.0)
 
 
 class At(nn.Module):
@@ -34,77 +25,6 @@ def rotary(base: float, *places: int) -> Rotary:
     if places:
         made.places = At(torch.tensor(places))  # type: ignore[bad-assignment]
     return made
-
-
-def by_complex_numbers(x: Tensor, base: float) -> Tensor:
-    """Each pair as one complex number, times e^(i·m·base^(−2i/d)): Su et al. 2021, equations 12 and 15."""
-    seq, size = x.shape[-2:]
-    turned = torch.empty_like(x)
-    for pair in range(size // 2):
-        frequency = math.exp(-2 * pair / size * math.log(base))
-        for position in range(seq):
-            angle = position * frequency
-            z = torch.complex(x[..., position, pair], x[..., position, pair + size // 2])
-            z = z * complex(math.cos(angle), math.sin(angle))
-            turned[..., position, pair], turned[..., position, pair + size // 2] = z.real, z.imag
-    return turned
-
-
-@pytest.mark.parametrize("base, size", ((10000.0, 8), (7.5, 6), (500000.0, 2)))
-def test_a_pair_is_a_complex_number_that_is_turned(base: float, size: int):
-    query, key = torch.randn(2, 4, 5, size, dtype=torch.double), torch.randn(2, 2, 5, size, dtype=torch.double)
-    for found, x in zip(rotary(base)(query, key), (query, key), strict=True):
-        torch.testing.assert_close(found, by_complex_numbers(x, base), rtol=0, atol=1e-13)
-        torch.testing.assert_close(found.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-13)
-        assert torch.equal(found[..., 0, :], x[..., 0, :]), "position 0 is not turned"
-
-
-def test_the_papers_pairs_are_the_same_in_another_order():
-    """Equation 34 of Su et al. 2021 has pairs 2i and 2i + 1: permuted columns give the same scores."""
-    size, base = 8, 100.0
-    query, key = torch.randn(2, 1, 1, 6, size, dtype=torch.double)
-    angles = [[m * base ** (-2 * (i // 2) / size) for i in range(size)] for m in range(6)]
-    cos, sin = torch.tensor(angles, dtype=torch.double).cos(), torch.tensor(angles, dtype=torch.double).sin()
-
-    def papers(x: Tensor) -> Tensor:
-        other = torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2)
-        return x * cos + other * sin
-
-    order = [*range(0, size, 2), *range(1, size, 2)]
-    ours_query, ours_key = rotary(base)(query[..., order], key[..., order])
-    scores = papers(query) @ papers(key).transpose(-2, -1)
-    torch.testing.assert_close(ours_query @ ours_key.transpose(-2, -1), scores, rtol=0, atol=1e-12)
-    wrong_query, wrong_key = rotary(base)(query, key)
-    assert (wrong_query @ wrong_key.transpose(-2, -1) - scores).abs().max() > 0.1, "conventions do not mix"
-
-
-def test_a_model_sees_differences_of_positions_alone():
-    gpt = GPT(ROPE, seed=1).double()
-    tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
-    logits, _ = gpt(tokens)
-    for module in [module for module in gpt.modules() if isinstance(module, Rotary)]:
-        module.places = At(torch.arange(50, 58))  # type: ignore[bad-assignment]
-    torch.testing.assert_close(gpt(tokens)[0], logits, rtol=0, atol=1e-12)
-    for module in [module for module in gpt.modules() if isinstance(module, Rotary)]:
-        module.places = At(torch.arange(0, 16, 2))  # type: ignore[bad-assignment]
-    assert (gpt(tokens)[0] - logits).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize("kind", ("learned", "rope"))
-def test_positions_can_be_replaced(kind: Any):
-    """As context parallelism does: some of the tokens' positions, in any order, in every module that asks for them."""
-    gpt = GPT(replace(ROPE, positions_kind=kind, rope_base=10000.0, layers=1), seed=1).double()
-    tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
-    whole, order = gpt.embedding(tokens), torch.tensor([1, 0, 6, 7])
-    attention = gpt.blocks[0].attention
-    heads = [attention.split_heads(attention.query(whole))] * 2
-    turned = attention.rotary(*heads)[0] if attention.rotary else heads[0]
-    for name in [name for name, module in gpt.named_modules() if isinstance(module, Positions)]:
-        gpt.set_submodule(name, At(order))
-    some = gpt.embedding(tokens[:, order])
-    torch.testing.assert_close(some, whole[:, order])
-    heads = [attention.split_heads(attention.query(some))] * 2
-    torch.testing.assert_close(attention.rotary(*heads)[0] if attention.rotary else heads[0], turned[:, :, order])
 
 
 def test_angles_are_in_float32_at_least():

@@ -41,7 +41,6 @@ class Mutation:
         demo: The technique whose demo is run: "minitrain.collectives.ring".
         claims: How each claim that must turn false begins; none if a test finds the mistake instead.
         test: The test that fails, where no claim does: "tests/collectives/test_ring.py::test_…".
-        why: Why no claim can tell, where a test must.
     """
 
     symbol: str
@@ -50,7 +49,6 @@ class Mutation:
     demo: str = ""
     claims: tuple[str, ...] = ()
     test: str = ""
-    why: str = ""
 
 
 def by_claim(demo: str, *claims: str) -> dict[str, Any]:
@@ -58,9 +56,9 @@ def by_claim(demo: str, *claims: str) -> dict[str, Any]:
     return {"demo": f"minitrain.{demo}", "claims": claims}
 
 
-def by_test(test: str, why: str) -> dict[str, Any]:
-    """The heading of mistakes that a test finds, and why no claim can tell."""
-    return {"test": test, "why": why}
+def by_test(test: str) -> dict[str, Any]:
+    """The heading of mistakes that a test finds, as no claim can tell."""
+    return {"test": test}
 
 
 def table(*lines: dict[str, Any] | tuple[str, str, str]) -> list[Mutation]:
@@ -78,9 +76,8 @@ def table(*lines: dict[str, Any] | tuple[str, str, str]) -> list[Mutation]:
 
 def all_mutations() -> list[Mutation]:
     """Those of all chapters, and those of what all chapters use."""
-    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
-    files = [path.stem for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
+    names = (*CHAPTERS, "tour", "instruments", "ground", "texts")
+    files = [each for each in names if (Path(__file__).parent / f"{each}.py").exists()]
     return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
 
 

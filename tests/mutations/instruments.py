@@ -2,23 +2,7 @@
 
 from tests.mutations import by_claim, by_test, table
 
-JUDGE = "claims are judged by it"
-
 MUTATIONS = table(
-    by_test("tests/lessons/test_claims.py::test_relations_with_relative_tolerance", JUDGE),
-    ("lessons.claims.Claim.holds", "self.measured <= self.predicted + slack", "True"),
-    by_test("tests/lessons/test_claims.py::test_exact_by_default", JUDGE),
-    (
-        "lessons.claims.Claim.holds",
-        "max(self.tolerance * abs(self.predicted), self.absolute)",
-        "self.tolerance * abs(self.predicted) + 1",
-    ),
-    by_test("tests/lessons/test_claims.py::test_merge_shows_the_rank_that_fails", JUDGE),
-    ("lessons.claims.merge", "in enumerate(versions)", "in enumerate(versions[:1])"),
-    by_test(
-        "tests/lessons/test_claims.py::test_a_folded_claim_shows_the_case_farthest_out_and_names_one_that_fails", JUDGE
-    ),
-    ("lessons.claims.fold", "claim.holds is False", 'name == ""'),
     by_claim("collectives.ring", "ring all-reduce of up to 1,048,577 float32: bytes sent by this rank"),
     ("comm.ledger._bytes", "value.numel() * value.element_size()", "value.numel()"),
     by_claim("collectives.naive", "naive all-reduce: time until the last rank is done"),
@@ -36,9 +20,29 @@ MUTATIONS = table(
         "hierarchical, up to 1,048,577 float32, all-reduce: bytes sent by this rank within its node",
     ),
     ("comm.ledger.Ledger._select", "group in (None, e.group)", "True"),
-    by_test(
-        "tests/comm/test_timeline.py::test_sends_leave_one_after_the_other_and_do_not_stop_the_rank",
-        "no demo sends twice before it waits",
+    by_test("tests/lessons/test_claims.py::test_relations_with_relative_tolerance"),
+    ("lessons.claims.Claim.holds", "self.measured <= self.predicted + slack", "True"),
+    by_test("tests/lessons/test_claims.py::test_exact_by_default"),
+    (
+        "lessons.claims.Claim.holds",
+        "max(self.tolerance * abs(self.predicted), self.absolute)",
+        "self.tolerance * abs(self.predicted) + 1",
     ),
+    by_test("tests/lessons/test_claims.py::test_merge_shows_the_rank_that_fails"),
+    ("lessons.claims.merge", "in enumerate(versions)", "in enumerate(versions[:1])"),
+    by_test("tests/lessons/test_claims.py::test_a_folded_claim_shows_the_case_farthest_out_and_names_one_that_fails"),
+    ("lessons.claims.fold", "claim.holds is False", 'name == ""'),
+    by_test("tests/comm/test_timeline.py::test_sends_leave_one_after_the_other_and_do_not_stop_the_rank"),
     ("comm.timeline.VirtualClock.start_send", "max(self.now, self._send_port_free)", "self.now"),
+    by_test("tests/player/test_player.py::test_nothing_arrives_before_it_was_sent"),
+    ("player.clock.ticks", "1 + max(here.values())", "max(here.values())"),
+    ("player.clock.ticks", 'len(event["members"]) if', "1 if"),
+    by_test("tests/player/test_player.py::test_a_view_is_a_part_of_the_same_memory"),
+    ("player.memory.Memory.cells", "[RECEIVING] *", "[0] *"),
+    ("player.memory.Memory._tensor", "if not tensor.is_contiguous()", "if tensor.is_contiguous()"),
+    by_test("tests/player/test_player.py::test_memory_that_is_back_holds_nothing_yet"),
+    ("player.memory.Memory.cells", "self.empty[number] = None", "pass"),
+    ("player.memory.Memory.cells", "None if a == b else b", "b"),
+    by_test("tests/player/test_player.py::test_what_explains_a_line"),
+    ("player.page.comment", 'startswith(" " * indent + "#")', 'startswith("#")'),
 )

@@ -2,35 +2,36 @@
 
 from tests.mutations import by_claim, by_test, table
 
-NOTHING_AGAIN = "the demo computes nothing again"
-
 MUTATIONS = table(
     by_claim("sequence_parallel.mappings", "g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
-    # Every rank keeps its own gradient of its tokens, and forgets the others' share.
     (
         "sequence_parallel.mappings.Gather.backward",
         "ReduceScatter.apply(gradient, ctx.group)",
         "gradient.chunk(rank_and_size(ctx.group)[1], 1)[rank_and_size(ctx.group)[0]]",
     ),
     by_claim("sequence_parallel.mappings", "elements of outputs and gradients in which"),
-    # The batch first: sequences are mixed, with the right shapes.
     ("sequence_parallel.mappings.Gather.forward", "whole.transpose(0, 1", "whole.reshape(x.shape[0], -1, *x.shape[2:]"),
+    by_claim("sequence_parallel.mappings", "g and ḡ, small and full form"),
+    ("sequence_parallel.full.mappings.start_gather", "whole[comm.rank] = ", "whole[0] = "),
+    by_claim("sequence_parallel.mappings", "g and ḡ: bytes"),
+    ("costs.communication._all_chunks_but", "= elements - chunk_size(elements, ranks, left_out)", "= elements"),
     by_claim("sequence_parallel.linear", "Y, dX and all"),
     ("sequence_parallel.linear.Row.forward", "return y + bias", "return y + bias / rank_and_size(group)[1]"),
     by_claim("sequence_parallel.linear", "Y, dX and all gradients against"),
     ("sequence_parallel.linear.Column.backward", "grad_y.sum(0)", "grad_y.mean(0)"),
-    by_test(
-        "tests/sequence_parallel/test_linear.py::test_products_are_made_while_tokens_are_under_way",
-        "all numbers and bytes are the same",
-    ),
-    # Waiting for dX before the weights' gradients: the same numbers, without overlap.
+    by_claim("sequence_parallel.linear", "small form: payload forward", "small form: payload backward"),
     (
-        "sequence_parallel.full.linear._ColumnFromSequence.backward",
-        "reducing = start_reduce_scatter(grad_x, ctx.comm)",
-        "(reducing := start_reduce_scatter(grad_x, ctx.comm)).wait()",
+        "sequence_parallel.mappings.ReduceScatter.forward",
+        "reduce_scatter(whole, group).wait()",
+        "reduce_scatter(whole.double(), group).wait().to(x.dtype)",
+    ),
+    by_claim("sequence_parallel.linear", "gathered again, small"),
+    (
+        "sequence_parallel.linear.ColumnFromSequence.forward",
+        "Column.apply(x, self.weight, self.bias, self.group)",
+        "F.linear(g(x, self.group), self.weight, self.bias)",
     ),
     by_claim("sequence_parallel.megatron", "bytes that a layer keeps on one device"),
-    # It gathers also what was kept.
     ("sequence_parallel.full.linear.ColumnFromSequence.of", "layer.bias, keep_gathered", "layer.bias, False"),
     ("costs.sequence_parallel.deviations", "float(seq * seq)", "0.0"),
     ("costs.sequence_parallel.kept_terms", " / 2", ""),
@@ -40,7 +41,6 @@ MUTATIONS = table(
         "sequence_parallel.megatron", "both ways: loss, gradient norm, gradients, and weights after 5 steps of SGD"
     ),
     ("sequence_parallel.full.embedding_and_head.PositionsOnSequence.forward", "self.rank * shard", "0"),
-    # Chapter 08's dropout, which takes a shard for the whole.
     ("sequence_parallel.megatron._put_between_shards", "shard, part.shards = rank, ranks", "shard, part.shards = 0, 1"),
     by_claim("sequence_parallel.megatron", "both ways: loss, gradient norm"),
     ("sequence_parallel.full.embedding_and_head.HeadFromSequence.forward", "-torch.inf", "0.0"),
@@ -58,10 +58,25 @@ MUTATIONS = table(
     ("costs.sequence_parallel.deviations", "2 * 2 * tokens", "2 * tokens"),
     by_claim("sequence_parallel.megatron", "gathered again: bytes that a layer"),
     ("costs.activations.layer_terms", "tensor if sequence_parallel else 1", "1"),
-    by_test("tests/costs/test_activations.py::test_selective_recomputation_saves_what_section_5_says", NOTHING_AGAIN),
+    by_claim(
+        "sequence_parallel.megatron",
+        "gathered again: bytes sent",
+        "gathered again: bytes that a layer sends",
+        "gathered again: bytes that a layer keeps",
+    ),
+    ("sequence_parallel.megatron._put_between_shards", ".of(part, keep_gathered)", ".of(part, True)"),
+    by_test("tests/sequence_parallel/test_linear.py::test_products_are_made_while_tokens_are_under_way"),
+    (
+        "sequence_parallel.full.linear._ColumnFromSequence.backward",
+        "reducing = start_reduce_scatter(grad_x, ctx.comm)",
+        "(reducing := start_reduce_scatter(grad_x, ctx.comm)).wait()",
+    ),
+    by_test("tests/costs/test_activations.py::test_selective_recomputation_saves_what_section_5_says"),
     ("costs.activations.layer_terms", '== "selective" and shape == "abss"', '== "selective" and size == 2'),
-    by_test("tests/costs/test_activations.py::test_terms_add_up_to_the_equations", NOTHING_AGAIN),
+    by_test("tests/costs/test_activations.py::test_terms_add_up_to_the_equations"),
     ("costs.activations.layer_terms", " and bool(kept)", ""),
-    by_test("tests/costs/test_activations.py::test_figure_7", NOTHING_AGAIN),
+    by_test("tests/costs/test_activations.py::test_figure_7"),
     ("costs.activations.layer", "recompute).values()", '"none").values()'),
+    by_test("tests/sequence_parallel/test_megatron.py::test_it_generates_what_one_device_does"),
+    ("sequence_parallel.megatron.EvenSequences.cut", "logits[:, : self.seq], loss", "logits, loss"),
 )

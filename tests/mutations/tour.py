@@ -4,9 +4,7 @@ from tests.mutations import by_claim, table
 
 MUTATIONS = table(
     by_claim("tour", "weights differ between ranks"),
-    # Each rank keeps its own gradient.
     ("composition.gradients.Replicated._average", "return self.sharers.all_reduce(flat)", "return Handle((), flat)"),
     by_claim("tour", "steps until a GPT predicts"),
-    # The rate falls to 0 while it should rise.
     ("composition.optimizer.learning_rate", "done(number, steps.warmup, steps.steps)", "done(number, 0, steps.warmup)"),
 )

@@ -24,6 +24,7 @@ def test_all_chains_of_eight_layers():
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["6561"] * 6
 
+
 numbers = st.integers(1, 9)
 chains = st.lists(st.builds(Layer, st.just("x"), numbers, numbers, numbers, numbers), min_size=1, max_size=5)
 
