@@ -16,5 +16,5 @@ if TYPE_CHECKING:
     from minitrain.checkpointing.full.stage import state_of
 
 _HOME = {"load": "checkpoint", "newest": "checkpoint", "save": "checkpoint", "state_of": "full.stage"}
-__all__ = ["load", "newest", "save", "state_of"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -30,18 +30,5 @@ _HOME = {
     "receive": "messages",
     "send": "messages",
 }
-__all__ = [
-    "Handle",
-    "Ledger",
-    "Peak",
-    "SavedActivations",
-    "Timeline",
-    "VirtualClock",
-    "World",
-    "axes",
-    "exchange",
-    "model_states",
-    "receive",
-    "send",
-]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -44,7 +44,7 @@ def control(group: dist.ProcessGroup | None = None) -> Any:
     """The control connections of `group`, made when first asked for; every rank of `group` must ask.
 
     `dist.new_group` would not work. It numbers groups by those that a rank knows, so ranks that belong to different
-    groups arrive at different numbers and wait for each other for ever. It is a `dist.ProcessGroupGloo`, whose methods
+    groups arrive at different numbers and wait for each other forever. It is a `dist.ProcessGroupGloo`, whose methods
     are missing from torch's type stubs.
     """
     group = group or dist.group.WORLD
@@ -82,7 +82,7 @@ def leave(groups: Iterable[dist.ProcessGroup]) -> None:
 
     Each holds threads and sockets for as long as the program runs, and a program that makes many layouts runs out of
     them. The group that was made last ends first, on all ranks. With NCCL the end of a group waits for its other ranks,
-    so two ranks that end the same two groups in different orders would wait for each other for ever.
+    so two ranks that end the same two groups in different orders would wait for each other forever.
     """
     ours = set(groups) - {dist.group.WORLD}
     name_of(None)  # also those that were never used: each counts on all its ranks

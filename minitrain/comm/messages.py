@@ -41,7 +41,7 @@ def exchange(tensor: Tensor, to: int, into: Tensor, source: int, group: Group = 
     arriving = dist.P2POp(dist.irecv, into, group=group, group_peer=source)
     leaving = dist.P2POp(dist.isend, tensor, group=group, group_peer=to)
     batch = [message for message in (arriving, leaving) if message.tensor.numel()]
-    # Both in one batch: if each rank first sent and then received, all might wait for ever.
+    # Both in one batch: if each rank first sent and then received, all might wait forever.
     return Handle(dist.batch_isend_irecv(batch) if batch else (), into)
 
 

@@ -26,5 +26,5 @@ _HOME = {
     "clip_grad_norm": ".comm.clip_grad_norm",
     "make_axes": "layout",
 }
-__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "clip_grad_norm", "make_axes"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

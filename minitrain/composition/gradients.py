@@ -203,7 +203,7 @@ class Gradients:
         new parameters travel during the next forward; before they are read in another way, `wait()` has to be called.
         """
         first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
-        # Not with experts: ranks would start two groups' messages in orders of their own, and could wait for ever.
+        # Not with experts: ranks would start two groups' messages in orders of their own, and could wait forever.
         if isinstance(first, Zero1) and not isinstance(first, OrderedSums) and len(self.shards) == 1:
             # A tied weight's gradient is not complete before the other stage's copy has been added.
             copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]

@@ -134,11 +134,11 @@ class Model:
     @property
     def sizes(self) -> Sizes:
         """What the model is: the preset, with what is given in its place."""
-        return _sizes(self)
+        return _chosen(self)
 
 
 @cache  # a search asks for them a hundred thousand times
-def _sizes(model: Model) -> Sizes:
+def _chosen(model: Model) -> Sizes:
     given = {each.name: getattr(model, each.name, None) for each in fields(Sizes)}
     return Sizes(**PRESETS[model.preset] | {name: value for name, value in given.items() if value is not None})
 

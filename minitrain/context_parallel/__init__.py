@@ -17,5 +17,5 @@ if TYPE_CHECKING:
     from minitrain.context_parallel.full.places import held
 
 _HOME = {"ContextAttention": "full.attention", "held": "full.places", "take": "full.batches"}
-__all__ = ["ContextAttention", "held", "take"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

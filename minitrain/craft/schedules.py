@@ -35,7 +35,7 @@ def cosine(step: int, steps: int, warmup: int, least: float = 0.1) -> float:
 
 
 def constant(step: int, warmup: int) -> float:
-    """The peak after the warm-up, for ever."""
+    """The peak after the warm-up, forever."""
     return warm_up(step, warmup)
 
 

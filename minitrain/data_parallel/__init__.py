@@ -17,5 +17,5 @@ if TYPE_CHECKING:
     from minitrain.data_parallel.full.overlapped import DataParallel
 
 _HOME = {"DataParallel": "full.overlapped"}
-__all__ = ["DataParallel"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -17,5 +17,5 @@ _HOME = {
     "demo_of": "demo",
     "run": "demo",
 }
-__all__ = ["Claim", "demo_of", "run"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -117,7 +117,7 @@ def attempt(ranks: Ranks, code: str) -> str | None:
             return "not yet: the ranks were restarted and have lost your function; run its cell again, then this one"
         again = "; the ranks were restarted: run the cell of your function again" * restarted
         if "Deadlock: " in text:
-            return f"not yet: ranks wait for each other for ever; do all of them make the same calls?{again}"
+            return f"not yet: ranks wait for each other forever; do all of them make the same calls?{again}"
         cause = [line.strip() for line in text.splitlines() if "Error: " in line or "died" in line]
         return f"not yet: {(cause or text.splitlines())[0]}{again}"
     return None

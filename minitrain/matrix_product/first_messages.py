@@ -1,10 +1,10 @@
-"""The first messages: one rank sends a tensor, another receives it, and neither waits for ever.
+"""The first messages: one rank sends a tensor, another receives it, and neither waits forever.
 
 **Idea.** A rank sees no other rank's memory: what it needs must be sent, and it must ask for it. A message travels when
 both ranks are ready, one in `send` and one in `receive`. If every rank first waits until its own tensor has been taken,
 no rank ever takes one. That is a deadlock:
 
-    send(tensor, to=next_rank).wait()            # every rank waits here, for ever
+    send(tensor, to=next_rank).wait()            # every rank waits here, forever
     receive(incoming, source=previous_rank).wait()
 
 Two orders work. In turn, some ranks send first and the others receive first: a shift takes the time of two messages. At

@@ -24,7 +24,7 @@ def total(tensor: Tensor, group: Group = None) -> Tensor:
     summands[rank].copy_(tensor)
     for step in range(1, ranks):
         to, source = (rank + step) % ranks, (rank - step) % ranks
-        # Both directions at once: if each rank first sent and then received, all would wait for ever.
+        # Both directions at once: if each rank first sent and then received, all would wait forever.
         exchange(tensor, to, summands[source], source, group).wait()
     # Added in the order of ranks, whatever the order of arrival: all ranks get the same bits.
     result = torch.zeros_like(tensor)

@@ -39,16 +39,5 @@ _HOME = {
     "auxiliary_loss": "full.layer",
     "split_data_parallel": "full.expert_parallel",
 }
-__all__ = [
-    "BiasBalanced",
-    "ExpertChoice",
-    "ExpertParallel",
-    "MoELayer",
-    "Router",
-    "Routing",
-    "Switch",
-    "TopK",
-    "auxiliary_loss",
-    "split_data_parallel",
-]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

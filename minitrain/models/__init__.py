@@ -9,5 +9,5 @@ if TYPE_CHECKING:
     from minitrain.models.gpt import GPT
 
 _HOME = {"GPT": "gpt", "GPTConfig": "config"}
-__all__ = ["GPT", "GPTConfig"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -22,5 +22,5 @@ _HOME = {
     "LARS": "full.layer_wise",
     "Muon": "full.muon",
 }
-__all__ = ["LAMB", "LARS", "Adafactor", "Muon"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

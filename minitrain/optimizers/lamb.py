@@ -70,7 +70,7 @@ class LAMB:
             # All layers in one message, since so few bytes cost only its latency.
             all_reduce(norms, self.group).wait()
         for x, u, (x_norm, u_norm) in zip(self.parameters, updates, norms.sqrt(), strict=True):
-            # A layer of zeros would stay zero for ever; as usual, it steps as in Adam.
+            # A layer of zeros would stay zero forever; as usual, it steps as in Adam.
             ratio = torch.where((x_norm > 0) & (u_norm > 0), x_norm.clamp(*self.phi) / u_norm, 1.0)
             x.sub_(self.lr * ratio * u)
 

@@ -61,7 +61,7 @@ class LARS:
             all_reduce(norms, self.group).wait()
         for w, g_l, v, (w_norm, g_norm) in zip(self.parameters, g, self.v, norms.sqrt(), strict=True):
             rate = self.eta * w_norm / (g_norm + self.weight_decay * w_norm)
-            # A layer of zeros would stay zero for ever; as usual, it steps like plain SGD.
+            # A layer of zeros would stay zero forever; as usual, it steps like plain SGD.
             rate = torch.where((w_norm > 0) & (g_norm > 0), rate, 1.0)
             # γ and λ are inside v, so that a step keeps the rate of its time.
             v.mul_(self.momentum).add_(self.lr * rate * (g_l + self.weight_decay * w))

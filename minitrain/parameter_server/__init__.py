@@ -22,5 +22,5 @@ _HOME = {
     "place": "full.placement",
     "split_roles": "full.roles",
 }
-__all__ = ["Roles", "Server", "Worker", "place", "split_roles"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

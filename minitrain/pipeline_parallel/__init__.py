@@ -36,17 +36,5 @@ _HOME = {
     "ties": "full.tied",
     "validate": "full.actions",
 }
-__all__ = [
-    "SCHEDULES",
-    "Action",
-    "Pipeline",
-    "Schedule",
-    "Timetable",
-    "on_timeline",
-    "on_virtual_clock",
-    "simulate",
-    "split",
-    "ties",
-    "validate",
-]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -18,5 +18,5 @@ _HOME = {
     "predict": "plan",
     "propose": "full.proposals",
 }
-__all__ = ["predict", "propose"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 _HOME = {
     "Ranks": "ranks",
 }
-__all__ = ["Ranks"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -1,6 +1,6 @@
 """Where in the reader's code something happened: tracebacks and stacks without the frames of helpers.
 
-A rank that fails sends its traceback, and a rank that waits for ever is asked for its stack. Both run through our
+A rank that fails sends its traceback, and a rank that waits forever is asked for its stack. Both run through our
 ground (`comm`, `watch` and `ranks`), torch and the standard library. Readers look for a line of their own, so that line
 is shown.
 """

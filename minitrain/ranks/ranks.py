@@ -81,7 +81,7 @@ class Call:
 class Ranks:
     """n worker processes, the ranks of one world.
 
-    When a rank raises, its own traceback comes first. The others may now wait for it for ever, so when all of them have
+    When a rank raises, its own traceback comes first. The others may now wait for it forever, so when all of them have
     been idle for a second, they are asked for the line in which they wait. Likewise when a rank dies, with the signal
     or exit code that ended it; and when no rank has printed, answered or used its processor for `timeout` seconds, or
     the reader presses Stop (Ctrl-C). A rank stuck inside gloo or NCCL cannot be freed, and an unreceived message
@@ -92,7 +92,7 @@ class Ranks:
     Args:
         n: Number of ranks, at least 1.
         device: "auto", "cpu" or "cuda", as in `World.start`.
-        timeout: Seconds without any progress, after which a call ends with an error. None waits for ever.
+        timeout: Seconds without any progress, after which a call ends with an error. None waits forever.
         check: Whether ranks compare what they send with each other (torch's debug level INFO): slower, and an error
             in place of a hang.
         setup: A function of a module that every rank calls first, as `setup(world)`, also after a restart.
@@ -146,7 +146,7 @@ class Ranks:
 
         Raises:
             ValueError: The function or an argument cannot be sent.
-            RanksError: A rank raised, died, or waits for ever.
+            RanksError: A rank raised, died, or waits forever.
         """
         name = getattr(function, "__qualname__", repr(function))
         payload = to_ranks(f"{name} with its arguments", (function, args, kwargs))
@@ -184,7 +184,7 @@ class Ranks:
 
         Raises:
             ValueError: A rank that does not exist, or a timeout that is no time.
-            RanksError: A rank raised, died, or waits for ever.
+            RanksError: A rank raised, died, or waits forever.
         """
         _check_timeout(timeout)
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
@@ -258,7 +258,7 @@ class Ranks:
         return [from_ranks(call.values.get(rank)) for rank in call.ranks]
 
     def _listen(self, processes: Processes, call: Call) -> None:
-        """Read what the ranks send until all have answered, or those that have not seem to wait for ever."""
+        """Read what the ranks send until all have answered, or those that have not seem to wait forever."""
         try:
             while call.waiting and call.patient():
                 sources = processes.sources(call.waiting)
@@ -332,4 +332,4 @@ class Ranks:
 
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None and not 0 < timeout <= 1e9:
-        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0 (and at most 1e9), or None for ever")
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0 (and at most 1e9), or None forever")

@@ -21,5 +21,5 @@ _HOME = {
     "HybridTables": "hybrid",
     "Table": "tables",
 }
-__all__ = ["EmbeddingServer", "EmbeddingWorker", "HybridTables", "Table"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -136,7 +136,7 @@ class Table:
         self.updates += 1
         self._last[numbers] = self.updates
         finite = gradients.isfinite().all(1)
-        if not finite.all():  # one NaN would stay in its row for ever
+        if not finite.all():  # one NaN would stay in its row forever
             self.refused += int((~finite).sum())
             numbers, gradients = numbers[finite], gradients[finite]
         rows = self._rows.index_select(0, numbers)

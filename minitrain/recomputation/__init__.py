@@ -19,5 +19,5 @@ if TYPE_CHECKING:
     from minitrain.recomputation.full.every_block import recompute
 
 _HOME = {"recompute": "full.every_block"}
-__all__ = ["recompute"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

@@ -1,6 +1,6 @@
 """Supervisor: start the ranks, see one die, stop the others, and start all again from the newest checkpoint.
 
-**Idea.** A rank that dies takes the training with it, since the others wait for it for ever. So a process that does
+**Idea.** A rank that dies takes the training with it, since the others wait for it forever. So a process that does
 not train starts them all, and on the first death kills the rest and starts again. Restarting helps against chance,
 but not against a mistake: after three crashes at the same step it gives up.
 

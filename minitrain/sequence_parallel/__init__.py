@@ -24,5 +24,5 @@ _HOME = {
     "parallelize": "megatron",
     "reduce_scatter_to_sequence": "full.mappings",
 }
-__all__ = ["ColumnFromSequence", "RowToSequence", "gather_from_sequence", "parallelize", "reduce_scatter_to_sequence"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

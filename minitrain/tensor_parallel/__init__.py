@@ -31,14 +31,5 @@ _HOME = {
     "sum_partial_gradients": "full.parameter_layout",
     "vocab_parallel_cross_entropy": "full.cross_entropy",
 }
-__all__ = [
-    "ColumnParallelLinear",
-    "ParallelAttention",
-    "ParallelMLP",
-    "RowParallelLinear",
-    "VocabParallelEmbedding",
-    "VocabParallelHead",
-    "sum_partial_gradients",
-    "vocab_parallel_cross_entropy",
-]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

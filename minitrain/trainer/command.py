@@ -35,7 +35,7 @@ class Start:
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
         supervise: When a rank fails, start all again from the newest checkpoint; give up after three failures in a row
             at one step.
-        blocking_wait: With NCCL, let the CPU stand still wherever a rank waits for others. A rank that waits for ever
+        blocking_wait: With NCCL, let the CPU stand still wherever a rank waits for others. A rank that waits forever
             then says in which line, while otherwise NCCL ends it; but the GPU gets its work later.
         share_communicators: With NCCL, let the groups of all axes share memory and a stream. Takes less memory, but
             messages of two axes no longer travel at the same time.

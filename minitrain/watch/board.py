@@ -183,7 +183,7 @@ class Board:
             return False
 
     def _in_vain(self) -> str:
-        """Why this rank waits for ever, in words; "" while another rank may still arrive."""
+        """Why this rank waits forever, in words; "" while another rank may still arrive."""
         waiting = {rank: note for rank in range(self.size) if (note := self._waiting(rank)) is not None}
         ended = {rank for rank in range(self.size) if rank in self.absent or self.read(f"ended/{rank}") == self.call}
         free = set(range(self.size)) - waiting.keys() - ended
@@ -204,8 +204,8 @@ class Board:
 
 
 def in_words(stuck: Mapping[int, Waiting], ended: set[int]) -> str:
-    """Which ranks wait for ever, and what to do about it; `ended` are those for which they wait that have ended."""
-    lines = ["these ranks wait for ever:"]
+    """Which ranks wait forever, and what to do about it; `ended` are those for which they wait that have ended."""
+    lines = ["these ranks wait forever:"]
     for rank, note in sorted(stuck.items()):
         others = " and ".join(f"rank {other}" for other in sorted(set(note.needs.values())))
         lines.append(f"  rank {rank} in {note.doing} ({note.place}), for {others}")

@@ -226,7 +226,7 @@ class Replay:
             others = [f"rank {other}" for other in waits[rank] if other in blocked]
             lines.append(f"rank {rank} in {blocked[rank]} for {' and '.join(others + ended)}")
         kind = "a circle" if circle else "no circle"
-        return Broken(name, tuple(shown), f"these ranks wait for ever ({kind}): " + "; ".join(lines))
+        return Broken(name, tuple(shown), f"these ranks wait forever ({kind}): " + "; ".join(lines))
 
 
 def _circle(waits: Mapping[int, Sequence[int]]) -> list[int]:

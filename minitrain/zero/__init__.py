@@ -28,5 +28,5 @@ _HOME = {
     "Zero2": "full.stage2",
     "Zero3": "full.stage3",
 }
-__all__ = ["HybridZero3", "Partition", "Zero1", "Zero2", "Zero3"]
+__all__ = list(_HOME)
 __getattr__ = lazily(__name__, _HOME)

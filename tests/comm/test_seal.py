@@ -52,7 +52,7 @@ def forged(world, marker):
             "waits/0": json.dumps([1, 2, 3]).encode(),
             "waits/1": bytes(LENGTH) + b"[[[",
             "ended/0": own,  # sealed, but for another place
-            f"deadlock/{board.call}": b'"these ranks wait for ever"',
+            f"deadlock/{board.call}": b'"these ranks wait forever"',
             "waits/2": b"",
         }.items():
             stranger.set(key, note)

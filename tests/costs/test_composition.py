@@ -12,17 +12,25 @@ from hypothesis import strategies as st
 from minitrain.composition.gradients import TOGETHER
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Model
-from minitrain.costs import activations
+from minitrain.costs import (
+    activations,
+    memory,
+    recomputation,
+)
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
+from minitrain.costs import composition_sent as sent_costs
 from minitrain.costs import composition_states as states
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.composition import Shape
+from minitrain.costs.roofline import SEVEN_BILLION
 from minitrain.lessons.recomputation.common import AliveActivations
 from minitrain.models.gpt import GPT
 from minitrain.planning.full import plan_time
 
 GPT3 = Shape(96, 12288, 96, 2048, 50257)
+SMALL = Shape(5, 12, 6, 8, 259)
+MIXED = Shape(5, 12, 6, 8, 259, tied=False, experts=3)
 
 
 def test_layers_of_stages_by_hand():
@@ -33,6 +41,11 @@ def test_layers_of_stages_by_hand():
     for stages in (0, 6):
         with pytest.raises(ValueError, match=f"stages={stages} must be at least 1 and at most layers=5"):
             costs.layer_counts(5, stages)
+
+
+def test_gpt_3_has_as_many_parameters_as_published():
+    assert costs.model_parameters(GPT3) == memory.gpt_parameters(50257, 2048, 96, 12288)
+    assert round(costs.model_parameters(GPT3) / 1e9, 1) == 174.6  # Brown et al. 2020, table D.1
 
 
 def test_lines_of_models_larger_than_those_that_tests_train():
@@ -53,6 +66,22 @@ def test_a_layer_keeps_what_the_paper_says_and_means_of_norms(tensor, recompute,
     means = 2 * 2 * 2 * 5 * 24 / (tensor if sequence else 1) if recompute != "full" else 0
     sums = 4 * 5 * 6 * 24 / tensor if recompute == "none" else 0
     assert kept == paper + means + sums
+
+
+def test_routes_by_hand():
+    assert sent_costs.routes(20, 10, 4, 2, None) == 40
+    assert sent_costs.routes(20, 10, 4, 1, 1.25) == 20  # three places each
+    assert sent_costs.routes(20, 10, 4, 1, 1.0) == 2 * 4 * 2  # two places each
+
+
+@given(st.integers(1, 5), st.sampled_from((1, 2, 3, 6)), st.sampled_from(activations.RECOMPUTE))
+def test_stages_together_do_the_work_of_a_step(stages, tensor, recompute):
+    shape = SMALL._replace(vocabulary=252)  # no padding
+    works = [work_costs.stage_work(2, shape, stages, stage, 0, tensor, recompute) for stage in range(stages)]
+    again = {"none": 0, "selective": recomputation.core_flops(2, 8, 12), "full": recomputation.layer_flops(2, 8, 12)}
+    own = recomputation.step_flops(2, 8, 12, 5, 252)
+    assert tensor * sum(map(sum, works)) == own + 5 * again[recompute]
+    assert work_costs.step_flops(2, shape, recompute=recompute) == own + 5 * again[recompute]
 
 
 def test_experts_work_by_rows():
@@ -119,6 +148,11 @@ def test_a_token_uses_the_published_part_of_a_mixture(preset, active):
     core = 3 * shape.layers * work_costs.core_work(1, shape)
     products = work_costs.step_flops(1, shape, kept * tokens) - core
     assert products == pytest.approx(6 * tokens * (used - shape.vocabulary * shape.hidden), rel=1e-3)
+
+
+def test_the_courses_seven_billion():
+    usual = {"kv_heads": 0, "head_size": 0, "inner": 0, "expert_inner": 0}  # as many as heads, h/a, and 4h twice
+    assert plan_time.shape_of(Model("7b"))._replace(**usual) == SEVEN_BILLION
 
 
 SMALL_LLAMA = Model("llama-tiny", layers=2, hidden=24, heads=6, kv_heads=2, positions=10, vocabulary=259, mlp_hidden=40)

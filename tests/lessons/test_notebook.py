@@ -40,4 +40,4 @@ def test_a_check_on_the_ranks_says_what_went_wrong():
         assert of_one.endswith("division by zero; the ranks were restarted: run the cell of your function again")
         assert "have lost your function" in attempt(ranks, "mine")
         waits = "import torch, torch.distributed as dist\ndist.recv(torch.ones(1), 1 - rank)"
-        assert "wait for each other for ever" in attempt(ranks, waits)
+        assert "wait for each other forever" in attempt(ranks, waits)

@@ -9,12 +9,16 @@ import torch
 from torch import nn
 
 from minitrain.collectives import all_to_all
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts.layer import make_layer
 from minitrain.lessons.mixture_of_experts.layouts import ROUTERS, distance
 from minitrain.mixture_of_experts import ExpertParallel, Switch
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
-from minitrain.mixture_of_experts.full.layer import MoELayer
+from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
+from minitrain.mixture_of_experts.moe_gpt import replace_mlps
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 CARRIERS = {"native": all_to_all.native, "pairwise": all_to_all.pairwise}
 
@@ -46,6 +50,62 @@ def one_layer(world, router, ep, carrier, way, experts):
 )
 def test_any_layout_and_router(ranks, size, ep, carrier, way, router):
     ranks(size).run(one_layer, router, ep, carrier, way, 5)
+
+
+def a_gpt(world, ep):
+    """A GPT with two mixtures, tied and frozen parameters, against one device; tests/composition trains others."""
+
+    def build(seed):
+        model = GPT(GPTConfig(vocabulary=17, positions=6, layers=4, hidden=4, heads=2), seed=seed).double()
+        replace_mlps(model, lambda layer: Switch(4, 5, capacity_factor=1.0, layer=layer), seed=seed)
+        model.blocks[0].mlp.requires_grad_(False)
+        model.blocks[1].mlp.experts["1"].up.requires_grad_(False)
+        return model
+
+    reference, model = build(0), build(world.rank)
+    model = ExpertParallel(model, split_data_parallel(ep), bucket_megabytes=0.001, collectives=ring)
+    inputs, targets = torch.randint(17, (2, 2 * world.size, 6), generator=torch.Generator().manual_seed(0))
+    part = slice(2 * world.rank, 2 * world.rank + 2)
+    layers(reference)[0].router.set_position(0, 0)
+    (reference(inputs, targets)[1] + auxiliary_loss(reference)).backward()
+    layers(model)[0].router.set_position(0, 0, first_token=2 * world.rank * 6)
+    (model(inputs[part], targets[part])[1] + auxiliary_loss(model)).backward()
+    model.synchronize()
+    expected = dict(reference.named_parameters())
+    for name, parameter in model.module.named_parameters():
+        assert (parameter.grad is None) == (expected[name].grad is None), name
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(parameter, expected[name], rtol=0, atol=0)
+    return sorted(name for name in model.module.state_dict() if ".experts." in name), list(reference.state_dict())
+
+
+@pytest.mark.parametrize("size, ep", ((3, 3), (4, 2)))
+def test_a_gpt(ranks, size, ep):
+    results = ranks(size).run(a_gpt, ep)
+    names = [name for theirs, _ in results[:ep] for name in theirs]
+    assert sorted(names) == sorted(name for name in results[0][1] if ".experts." in name)  # one group has each once
+
+
+def accumulated(world):
+    """Two micro-batches, the first under no_sync(), are one batch."""
+    layer, groups = make_layer(world, Switch(4, 4), "grouped"), split_data_parallel(world.size)
+    x = torch.randn(2 * world.size, 2, 10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mine = x[2 * world.rank : 2 * world.rank + 2]
+    model = ExpertParallel(copy.deepcopy(layer), groups)
+    with Ledger() as ledger, model.no_sync():
+        (model(mine[0]).sin().mean() / 2).backward()
+    (model(mine[1]).sin().mean() / 2).backward()
+    model.synchronize()
+    layer(x).sin().mean().backward()
+    expected = dict(layer.named_parameters())
+    for name, parameter in model.module.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-10, atol=1e-13)
+    return ledger.calls("all_reduce")
+
+
+def test_accumulation(ranks):
+    assert ranks(2).run(accumulated) == [0, 0]
 
 
 # Break it: who divides by the number of replicas, or adds over ranks that hold other experts, is seen.

@@ -93,7 +93,7 @@ MUTATIONS = table(
     by_claim("optimizers.lamb", "three steps under ZeRO-1, norms all-reduced"),
     ("optimizers.lamb.LAMB.step", "if self.sharded:", "if False:"),
     ("optimizers.lamb.LAMB.step", "norms = torch.stack(squares)", "norms = torch.stack(squares).sqrt()"),
-    ("lessons.optimizers.layer_wise.Layers.__init__", "rank * self.shard.numel()", "0"),
+    ("lessons.optimizers.lamb.Layers.__init__", "rank * self.shard.numel()", "0"),
     by_claim("optimizers.lamb", "bytes of 3 steps under ZeRO-1"),
     ("optimizers.lamb.LAMB.step", ".wait()", ".wait()\n            all_reduce(norms.clone(), self.group).wait()"),
     ("costs.optimizers.zero1_traffic", "norms * item", "norms"),

@@ -24,7 +24,7 @@ def meet(call: str, neighbor: int) -> None:
     mine, theirs = torch.tensor([CALLS.index(call)]), torch.empty(1, dtype=torch.long)
     messages.exchange(mine, neighbor, theirs, neighbor).wait()
     met = CALLS[int(theirs)]
-    assert met == PARTNER[call], f"a lone {call} meets a {met}: NCCL would wait for ever"
+    assert met == PARTNER[call], f"a lone {call} meets a {met}: NCCL would wait forever"
 
 
 def strict_send(tensor, to, group=None):

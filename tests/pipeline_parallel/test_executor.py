@@ -134,7 +134,7 @@ def noted(verb, calls, ends, tensor, peer, group):
 
 
 def as_nccl_needs(world):
-    """All ranks keep the common order, sends and receives together; nobody waits for ever."""
+    """All ranks keep the common order, sends and receives together; nobody waits forever."""
     for schedule in schedules(world.size):
         model = gpt(schedule.stages)
         mine, _ = stages_of(model, schedule, world.rank)

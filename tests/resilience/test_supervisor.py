@@ -25,7 +25,7 @@ def plain(code, started):
 
 def test_the_others_are_stopped_and_all_start_again():
     started = []
-    # In the first attempt rank 1 fails, and the others would run for ever; in the second all end.
+    # In the first attempt rank 1 fails, and the others would run forever; in the second all end.
     code = "if {number} < 3: exit(7) if {rank} == 1 else time.sleep(999)"
     crashes = supervise(plain(code, started), 3, lambda: 4)
     assert [(crash.rank, crash.code, crash.step) for crash in crashes] == [(1, 7, 4)]
@@ -36,7 +36,7 @@ def test_the_others_are_stopped_and_all_start_again():
 def test_a_crash_that_repeats_at_one_step(most):
     started = []
     with pytest.raises(RuntimeError, match=rf"gave up: {most} crashes at step 5, the last of Crash\(rank=0, code=3"):
-        supervise(plain("exit(3 * ({number} < 9))", started), 1, lambda: 5, most=most)  # not for ever
+        supervise(plain("exit(3 * ({number} < 9))", started), 1, lambda: 5, most=most)  # not forever
     assert len(started) == most
 
 

@@ -17,7 +17,7 @@ class Extremes(NamedTuple):
 
 
 def every_order(workers: int, staleness: int) -> Extremes:
-    """Try the small form's rule in every order in which `workers` workers can begin and finish steps, for ever.
+    """Try the small form's rule in every order in which `workers` workers can begin and finish steps, forever.
 
     The future depends only on the leads, on which workers are in a step, and on how many updates came since it began.
     There are finitely many such states, and each is visited once. A wrong rule may lead to more and more states, so all

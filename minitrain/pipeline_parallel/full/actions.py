@@ -147,7 +147,7 @@ def validate(schedule: Schedule) -> None:
 
     Raises:
         ValueError: Names the first action that does not exist, belongs to another rank, comes twice, is missing, comes
-            before what it needs on the same rank, or waits for ever for another rank; or that uses a version of the
+            before what it needs on the same rank, or waits forever for another rank; or that uses a version of the
             weights that does not exist yet.
     """
     _check_versions(schedule)
@@ -176,7 +176,7 @@ def in_turn(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
                 action = actions.pop()
                 done.add(action)
                 yield action, needs
-        # In a whole round no rank could act, so all of them would wait for ever.
+        # In a whole round no rank could act, so all of them would wait forever.
         if len(done) == before:
             raise ValueError(_who_waits(schedule, left, done))
 

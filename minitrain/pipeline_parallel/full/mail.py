@@ -1,7 +1,7 @@
 """Sends the result of an action to the rank that needs it, and receives what an action needs.
 
 **Idea.** The schedule already tells both ends which messages exist: each carries the result of one action to another
-that needs it. In which order they are posted and why no rank waits for ever: `pipeline_parallel/full/nccl_order.py`,
+that needs it. In which order they are posted and why no rank waits forever: `pipeline_parallel/full/nccl_order.py`,
 to be opened next. How large they are: `pipeline_parallel/full/shapes.py`.
 """
 

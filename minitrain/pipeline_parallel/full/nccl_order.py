@@ -1,4 +1,4 @@
-"""The order in which a rank posts its sends and receives, so that both ends agree and no rank waits for ever.
+"""The order in which a rank posts its sends and receives, so that both ends agree and no rank waits forever.
 
 **Between two ranks** messages carry no name: the first sent is the first received. So the receives from one rank are
 posted in the order in which that rank acts, whichever is needed first, and micro-batches cannot be mixed up.
