@@ -1,6 +1,6 @@
 """Model states are the ZeRO paper's figures.
 
-The formulas for one device are tested against real steps in tests/matrix_product/test_memory.py.
+The formulas for one device are compared with real steps by minitrain/lessons/matrix_product/memory.py.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ MUTATIONS = table(
     by_claim("data_parallel.diloco", "12 rounds"),
     ("data_parallel.diloco.DiLoCo.after_step", "shared - mine", "mine - shared"),
     ("data_parallel.diloco.nesterov", "nesterov=True", "nesterov=False"),
+    by_claim("data_parallel.diloco", "outer SGD of rate 1"),
     ("data_parallel.diloco.DiLoCo.after_step", "mine.copy_(shared)", "pass"),
     by_claim("data_parallel.diloco", "bytes held besides"),
     ("data_parallel.diloco.DiLoCo.after_step", "self.outer.zero_grad()", "pass"),
