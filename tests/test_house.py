@@ -338,7 +338,7 @@ LINES = {
     "benchmarks": 1543,
     "checkpointing": 2415,
     "collectives": 642,
-    "comm": 2271,
+    "comm": 2284,
     "compare": 11,
     "composition": 2109,
     "context_parallel": 1592,
@@ -355,9 +355,9 @@ LINES = {
     "matrix_product": 348,
     "mixture_of_experts": 2358,
     "models": 751,
-    "optimizers": 1150,
+    "optimizers": 1155,
     "parameter_server": 647,
-    "pipeline_parallel": 2811,
+    "pipeline_parallel": 2815,
     "plan": 11,
     "planning": 3028,
     "player": 728,
@@ -374,7 +374,7 @@ LINES = {
     "train": 169,
     "trainer": 3333,
     "watch": 1724,
-    "zero": 2699,
+    "zero": 2706,
 }
 
 

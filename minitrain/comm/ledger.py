@@ -50,6 +50,12 @@ class Ledger:
     """Records the communication of this rank while it is open: `with Ledger() as ledger: …`.
 
     Control messages (`minitrain.comm.control`) do not appear. A ledger may be entered again, and by several threads.
+
+    Examples:
+        >>> from minitrain.comm import Ledger
+        >>> with Ledger() as ledger:
+        ...     dist.all_reduce(torch.ones(1000))
+        >>> assert (ledger.calls("all_reduce"), ledger.payload("all_reduce")) == (1, 4000)
     """
 
     def __init__(self) -> None:

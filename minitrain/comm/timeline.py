@@ -145,6 +145,13 @@ class VirtualClock:
     Attributes:
         now: The virtual time of this rank in virtual seconds.
         timeline: The spans recorded so far.
+
+    Examples:
+        >>> from minitrain.collectives import ring
+        >>> from minitrain.comm import VirtualClock
+        >>> with VirtualClock(alpha=1e-6, beta=1e-9) as clock:
+        ...     ring.all_reduce(torch.ones(1000))
+        >>> figure = clock.timeline.gather().draw()
     """
 
     def __init__(self, alpha: float = 0.0, beta: float = 0.0, links: Links | None = None):

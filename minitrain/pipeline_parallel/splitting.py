@@ -76,6 +76,10 @@ def split(model: nn.Module, counts: Sequence[int]) -> list[Stage]:
 
     Raises:
         ValueError: The counts are not positive, or do not add up to the number of layers.
+
+    Examples:
+        >>> from minitrain.pipeline_parallel import split
+        >>> stages = split(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), [2, 1])
     """
     layers = layers_of(model)
     if min(counts, default=0) < 1 or sum(counts) != len(layers):

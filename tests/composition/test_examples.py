@@ -44,4 +44,4 @@ def test_runs_on_four_ranks(ranks, tmp_path, code):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 20
+    assert len(EXAMPLES) >= 25

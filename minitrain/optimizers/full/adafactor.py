@@ -27,6 +27,11 @@ class Adafactor(OnShards, torch.optim.Adafactor):
     """`torch.optim.Adafactor`, with its options and, on whole tensors, its steps; and the same on flat shards.
 
     As in torch, `lr` is the largest relative step, and of a tensor with more than two dims the last two are factored.
+
+    Examples:
+        >>> from minitrain.optimizers import Adafactor
+        >>> from minitrain.zero import Zero1
+        >>> model = Zero1(model, Adafactor, lr=0.01)
     """
 
     whole_states = ("row_var", "col_var", "variance")

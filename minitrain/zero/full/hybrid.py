@@ -35,6 +35,13 @@ class HybridZero3(Zero3):
 
     Raises:
         ValueError: Also where ranks of `replicas` have different places in their nodes, or nodes have different sizes.
+
+    Examples:
+        >>> from minitrain.comm import axes
+        >>> from minitrain.zero import HybridZero3
+        >>> mesh = axes(node=2, local=ranks // 2)
+        >>> node, replicas = mesh.get_group("local"), mesh.get_group("node")
+        >>> model = HybridZero3(model, torch.optim.AdamW, node, replicas=replicas, lr=0.01)
     """
 
     def __init__(
