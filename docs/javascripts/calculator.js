@@ -153,7 +153,7 @@ function asked(c) {
     shape: {
       ...c, inner: c.mlp_hidden, expert_inner: c.expert_hidden, gated: c.mlp === "swiglu", rms: c.norm === "rms",
       learned: c.positions_kind === "learned", tied: c.tied === "yes", qk_norm: c.qk_norm === "yes",
-      router_bias: c.router_bias === "yes", gates: 1, chosen: c.experts_per_token, latent: latentOf(c),
+      router_bias: c.router_bias === "yes", chosen: c.experts_per_token, latent: latentOf(c),
     },
     sizes: { parameter: item, gradient: item, optimizer: states },
     machine,

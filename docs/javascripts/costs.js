@@ -60,7 +60,7 @@ function layerParts(shape, mixture, tensor) {
   const [matrices, vectors] = attentionParts(shape, tensor), norms = (shape.rms ? 2 : 4) * shape.hidden
   const width = mixture ? shape.shared_experts * expertWidth(shape) : mlpWidth(shape)
   const [inner, biases] = width ? mlpParts(shape, width, tensor) : [0, 0]
-  const router = mixture ? shape.gates * shape.hidden * shape.experts : 0
+  const router = mixture ? shape.hidden * shape.experts : 0
   const balance = mixture && shape.router_bias ? shape.experts : 0
   const expert = mixture ? mlpParts(shape, expertWidth(shape), tensor) : [0, 0]
   return { all: [matrices + inner + router, vectors + norms + biases + balance], expert }

@@ -9,7 +9,7 @@ const SIZES = [2, 2, 12] // bytes of a parameter, of a gradient, and of optimize
 const VOCABULARY = 50257
 // The rest of minitrain.costs.composition.Shape, as GPT-2 has it, but with rotary positions.
 const PLAIN = {
-  vocabulary: VOCABULARY, tied: true, experts: 0, gates: 1, learned: false, kv_heads: 0, inner: 0, gated: false, head_size: 0,
+  vocabulary: VOCABULARY, tied: true, experts: 0, learned: false, kv_heads: 0, inner: 0, gated: false, head_size: 0,
   rms: false, biases: "all", qk_norm: false, expert_inner: 0, shared_experts: 0, mixture_every: 2, dense_first: 0,
   router_bias: false, latent: null, chosen: 1,
 }

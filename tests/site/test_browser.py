@@ -155,7 +155,7 @@ def test_a_question_is_answered_and_key_moments_are_printed(address: str, browse
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
     page.goto(f"{address}plays/zero.stage3.html")
     told = []
-    for _ in range(20):
+    for _ in range(30):
         told.append(page.locator(".explains").inner_text())
         page.keyboard.press("ArrowRight")
     asked, answered = (

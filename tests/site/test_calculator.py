@@ -40,7 +40,7 @@ def drawn(draw: random.Random, heads: int, positions: int) -> Shape:
     layers, experts = draw.randint(1, 128), draw.choice([0, 0, 2, 3, 8, 64])
     shape = Shape(
         layers, 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000), draw.random() < 0.5,
-        experts, draw.choice([1, 2]), draw.random() < 0.5, draw.choice([0, *(n for n in (1, 2, 8) if heads % n == 0)]),
+        experts, draw.random() < 0.5, draw.choice([0, *(n for n in (1, 2, 8) if heads % n == 0)]),
         draw.choice([0, 256, 11008]), draw.random() < 0.5, draw.choice([0, 64, 128]), draw.random() < 0.5,
         draw.choice(["all", "qkv", "none"]), draw.random() < 0.3, draw.choice([0, 512]), draw.choice([0, 0, 1, 2]),
         draw.choice([1, 2, 3]), draw.choice([0, 0, 3]), draw.random() < 0.3, chosen=draw.choice([1, 2, 8]),
@@ -118,7 +118,7 @@ def clusters(draw: random.Random) -> tuple:
     heads = draw.choice([8, 12, 32, 64])
     shape = Shape(
         draw.choice([12, 24, 32, 61, 80]), 64 * heads * draw.choice([1, 2]), heads, draw.choice([1024, 4096, 32768]),
-        draw.choice([32000, 50257, 128256]), draw.random() < 0.5, draw.choice([0, 0, 8]), 1, draw.random() < 0.5,
+        draw.choice([32000, 50257, 128256]), draw.random() < 0.5, draw.choice([0, 0, 8]), draw.random() < 0.5,
         draw.choice([0, 4]), draw.choice([0, 11008]), draw.random() < 0.5, mixture_every=draw.choice([1, 2]),
         rms=draw.random() < 0.5, chosen=draw.choice([1, 2]), expert_inner=draw.choice([0, 512]),
     )  # fmt: skip
