@@ -351,7 +351,7 @@ LINES = {
     "first_hour": 11,
     "generate": 11,
     "inference": 284,
-    "lessons": 17134,
+    "lessons": 17135,
     "matrix_product": 348,
     "mixture_of_experts": 2358,
     "models": 751,

@@ -7,6 +7,7 @@ import pytest
 from tests.composition import predicted
 
 
+@pytest.mark.slow("trains in many layouts")
 @pytest.mark.parametrize("size", (2, 4))
 def test_a_step_is_what_the_dry_run_predicts(ranks, size):
     """Payload by axis, bytes by category, operations, and the bubble, in layouts of all axes."""
