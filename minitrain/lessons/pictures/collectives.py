@@ -85,8 +85,7 @@ def side_by_side(timelines: dict[str, Timeline]) -> Figure:
             start, length, label = 1e6 * span.start, 1e6 * (span.end - span.start), span.label if wide else ""
             bar(axes, span.rank, start, length, ("#009E73", "||"), label, 7, 0.8, height=0.8)
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-        axes.set_ylim(ranks - 0.4, -0.6)
-        axes.set_xlim(0, 1e6 * end * 1.01)
+        axes.set(xlim=(0, 1e6 * end * 1.01), ylim=(ranks - 0.4, -0.6))
         done = max((span.end for span in spans), default=0.0)
         axes.set_title(f"{name}: {1e6 * done:.0f} virtual µs", loc="left", fontsize=10)
     axes.set_xlabel("virtual µs; a bar is a message on its way out")

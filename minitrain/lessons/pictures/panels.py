@@ -48,7 +48,7 @@ def box(axes: Axes, x: float, y: float, wide: float, tall: float, look: Look, te
     how = {"ec": "white", "zorder": 1} | how
     axes.add_patch(Rectangle((x, y), wide, tall, fc=look[0], hatch=look[1], **how))
     if text:
-        write(axes, x + wide / 2, y + tall / 2, text, *more, zorder=how["zorder"] + 2)
+        write(axes, x + wide / 2, y + tall / 2, text, *more, zorder=max(3, how["zorder"] + 1))
 
 
 def bar(axes: Axes, row: float, begin: float, length: float, look: Look, text: str = "", *more: float, **how: Any):

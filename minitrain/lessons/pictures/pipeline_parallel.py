@@ -36,8 +36,7 @@ def losses(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks:
             tokens = [(number + 1) * ranks * TOKENS / 1000 for number in range(values.shape[1])]
             axes.plot(tokens, values.mean(0), color=color, linestyle=line, lw=2.5 if line == ":" else 1.5, label=name)
             axes.fill_between(tokens, values.amin(0), values.amax(0), color=color, alpha=0.12, lw=0)
-        axes.set_title(f"learning rate {lr:g}")
-        axes.set_xlabel("thousand tokens")
+        axes.set(title=f"learning rate {lr:g}", xlabel="thousand tokens")
     each[0].set_ylabel("training loss")
     each[0].legend(frameon=False, fontsize=8)
     return figure

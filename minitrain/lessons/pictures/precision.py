@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm.pictures import BYTES
-from minitrain.lessons.pictures.panels import Figure, bar, key, name_rows, panels
+from minitrain.lessons.pictures.panels import Figure, bar, name_rows, panels
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
 
 LOOKS = {
@@ -21,6 +21,8 @@ NORMAL, SUBNORMAL = ("#004488", ""), ("#99AACC", "///")
 
 def formats() -> Figure:
     """The range of each format as a bar over powers of two, with how far apart its numbers are at 1."""
+    from matplotlib.patches import Patch
+
     figure, (axes,) = panels(9, 3.4)
     shown = (FLOAT32, TF32, BFLOAT16, FLOAT16, E5M2, E4M3)
     for row, each in enumerate(shown):
@@ -32,7 +34,9 @@ def formats() -> Figure:
     name_rows(axes, [each.name.replace("float8_", "").replace("fn", "") for each in shown])
     axes.set_xlim(-155, 235)
     axes.set_xticks(range(-150, 151, 50), [f"$2^{{{power}}}$" for power in range(-150, 151, 50)])
-    key(figure, axes, {"normal numbers": NORMAL, "subnormal numbers": SUBNORMAL})
+    looks = {"normal numbers": NORMAL, "subnormal numbers": SUBNORMAL}
+    handles = [Patch(fc=color, hatch=hatch, ec="white", label=name) for name, (color, hatch) in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
