@@ -42,7 +42,7 @@ def halving() -> Figure:
     for width in (4, 2, 1):  # chunks in which a rank continues
         with_mine = [[other for other in range(4) if (other ^ rank) % width == 0] for rank in range(4)]
         own = [(rank, chunk, chunk // width == rank // width) for rank in range(4) for chunk in range(4)]
-        chunks = [(with_mine[rank] if has else (), chunk) for rank, chunk, has in own]
+        chunks: list[Chunk] = [(with_mine[rank] if has else (), chunk) for rank, chunk, has in own]
         states.append([chunks[4 * rank : 4 * rank + 4] for rank in range(4)])
     _states(axes, states, "")
     return figure

@@ -45,15 +45,16 @@ def box(axes: Axes, x: float, y: float, wide: float, tall: float, look: Look, te
     """A rectangle with a text in its middle; `more` is for `write`, and `how` for matplotlib's `Rectangle`."""
     from matplotlib.patches import Rectangle
 
-    how = {"ec": "white", "zorder": 1} | how
-    axes.add_patch(Rectangle((x, y), wide, tall, fc=look[0], hatch=look[1], **how))
+    looks: dict[str, Any] = {"ec": "white", "zorder": 1, **how}
+    axes.add_patch(Rectangle((x, y), wide, tall, fc=look[0], hatch=look[1], **looks))
     if text:
-        write(axes, x + wide / 2, y + tall / 2, text, *more, zorder=max(3, how["zorder"] + 1))
+        write(axes, x + wide / 2, y + tall / 2, text, *more, zorder=max(3, looks["zorder"] + 1))
 
 
 def bar(axes: Axes, row: float, begin: float, length: float, look: Look, text: str = "", *more: float, **how: Any):
     """A bar in a row, with a text in its middle; `more` is for `write`, and `how` for matplotlib's `barh`."""
-    axes.barh(row, length, left=begin, color=look[0], hatch=look[1], **{"edgecolor": "white", "height": 0.7} | how)
+    looks: dict[str, Any] = {"edgecolor": "white", "height": 0.7, **how}
+    axes.barh(row, length, left=begin, color=look[0], hatch=look[1], **looks)
     if text:
         write(axes, begin + length / 2, row, text, *more)
 
@@ -66,7 +67,7 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], styl
 def key(figure: Figure, axes: Axes, looks: Mapping[str, Look], *more: Any, place: str = "lower") -> None:
     """The meaning of each look, and of lines that have labels of their own, outside of the panels."""
     bars = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in looks.items()]
-    handles = [*bars, *more]
+    handles: list[Any] = [*bars, *more]
     figure.legend(handles=handles, loc=f"outside {place} center", ncols=len(handles), frameon=False)
 
 

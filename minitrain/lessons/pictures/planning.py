@@ -19,8 +19,8 @@ def table_of_cuts(seconds: Sequence[float], p: int) -> Figure:
             continue  # a stage would be empty
         best = partition(seconds[:j], stages)[0]
         shade, framed = 1 - 0.75 * (best / sum(seconds)) ** 0.5, (stages, j) in on_the_way
-        look, edge = ((shade, shade, 1 - (1 - shade) / 3), ""), {"ec": "#D55E00", "lw": 2.5} if framed else {"lw": 0.5}
-        box(axes, j - 0.5, stages - 0.5, 1, 1, look, zorder=1 + framed, **edge)
+        look, (edge, width) = ((shade, shade, 1 - (1 - shade) / 3), ""), ("#D55E00", 2.5) if framed else ("white", 0.5)
+        box(axes, j - 0.5, stages - 0.5, 1, 1, look, ec=edge, lw=width, zorder=1 + framed)
         if framed or stages == 1 and j % 8 == 0:
             write(axes, j, stages, f"{1000 * best:.0f}", 7, color="white" if shade < 0.55 else "black", zorder=3)
     axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6), xlabel="the first j layers", ylabel="stages")
