@@ -111,7 +111,7 @@ def held(steps: Mapping[str, Mapping[str, int]]) -> Figure:
             megabytes = sizes[category] / 1e6
             bar(axes, row, left, megabytes, look, f"{megabytes:.1f}", 9, PAPER, height=0.62)
             left += megabytes
-    key(figure, axes, BYTES, place="upper")
+    key(figure, axes, BYTES, place="outside upper center")
     name_rows(axes, list(steps))
     axes.set_xlabel("MB on one device")
     return figure

@@ -64,11 +64,11 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], styl
     axes.annotate("", end, start, arrowprops={"arrowstyle": style, "color": "black", "shrinkA": 0, "shrinkB": 0} | how)
 
 
-def key(figure: Figure, axes: Axes, looks: Mapping[str, Look], *more: Any, place: str = "lower") -> None:
+def key(figure: Figure, axes: Axes, looks: Mapping[str, Look], *more: Any, place: Any = "outside lower center") -> None:
     """The meaning of each look, and of lines that have labels of their own, outside of the panels."""
     bars = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in looks.items()]
     handles: list[Any] = [*bars, *more]
-    figure.legend(handles=handles, loc=f"outside {place} center", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc=place, ncols=len(handles), frameon=False)
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
