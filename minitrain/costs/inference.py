@@ -46,19 +46,6 @@ def latent_cache_bytes(layers: int, kv_rank: int, rope: int, tokens: int, batch:
     return layers * (kv_rank + rope) * tokens * batch * item
 
 
-def latent_token_flops(
-    hidden: int, heads: int, head: int, kv_rank: int, rope: int, tokens: int, absorbed: bool, tensor: int = 1
-) -> int:
-    """A layer's operations for one new token that sees s, on one of t ranks with a/t heads (DeepSeek-V2, §2.1.2).
-
-    2h(r + ρ) for the latent, and per head 2h(2d + ρ) for query and output and, for attention, 4dr + s(4r + 2ρ) if it is
-    absorbed, else s(4dr + 4d + 2ρ), because the keys and values of all s tokens are made again.
-    """
-    made = 2 * 2 * head * kv_rank * (1 if absorbed else tokens)
-    seen = tokens * (4 * (kv_rank if absorbed else head) + 2 * rope)
-    return 2 * hidden * (kv_rank + rope) + heads // tensor * (2 * hidden * (2 * head + rope) + made + seen)
-
-
 def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: int = 2) -> int:
     """⌊M / 2Lkdw⌋: tokens of all sequences together whose keys and values fit into M bytes."""
     return math.floor(size / cache_bytes(layers, kv_heads, head, 1, 1, item))

@@ -18,6 +18,7 @@ def test_llama_2_70b():
     assert costs.cache_bytes(80, 8, 128, 4096, 8) == 10_737_418_240
     # An often quoted 40 GB is 40 GiB: without grouped heads, and with four sequences or with 8 bits.
     assert costs.cache_bytes(80, 64, 128, 4096, 4) == costs.cache_bytes(80, 64, 128, 4096, 8, 1) == 40 * 2**30
+    assert costs.cache_bytes(80, 8, 128, 4096, 8, pipeline=4) == 10_737_418_240 / 4
     # The paper's 70 billion, but for the token table, which no product reads.
     assert LLAMA.parameters + 32000 * 8192 == pytest.approx(70e9, rel=0.02)
 

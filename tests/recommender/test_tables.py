@@ -61,17 +61,6 @@ def test_rows_are_made_once_and_only_the_updated_ones_change():
     assert torch.equal(table.lookup(ids[:1]), start(ids[:1], 4, 3, 1.0)) and len(table) == 1002 + (9 not in range(1000))
 
 
-def test_a_gradient_that_is_not_finite_is_refused_and_counted():
-    table = Table(2, Adagrad(0.1))
-    ids = torch.tensor([4, 5, 6])
-    before = table.lookup(ids)
-    table.update(ids, torch.tensor([[1.0, 1.0], [0.0, float("inf")], [1.0, 1.0]]))
-    after = table.lookup(ids)
-    assert table.refused == 1
-    assert torch.equal(after[1], before[1]) and not (after[::2] == before[::2]).any()
-    assert table.states()["sum"][1].tolist() == [0, 0]
-
-
 @given(st.lists(KEYS, max_size=30), st.integers(1, 4))
 def test_by_owner_gives_each_server_its_ids_once(keys, servers):
     ids = torch.tensor(keys, dtype=torch.int64)
@@ -94,6 +83,19 @@ def test_evicted_rows_begin_again_and_the_others_keep_their_states():
     assert torch.equal(table.lookup(back), start(back, 3, 2, 0.01))
     with pytest.raises(ValueError, match="age=0 must be at least 1"):
         table.evict(0)
+
+
+def test_shards_are_loaded_on_another_number_of_servers(tmp_path):
+    whole, ids = Table(2, Adagrad(0.1), seed=3), torch.arange(50)
+    whole.update(ids, torch.ones(50, 2))
+    for server in range(2):
+        shard, mine = Table(2, Adagrad(0.1), seed=3), ids[owner(ids, 2) == server]
+        shard.update(mine, torch.ones(len(mine), 2))
+        shard.save(tmp_path, server, 2)
+    for server in range(3):
+        (found, rows), states = (loaded := Table.load(tmp_path, server, 3)).contents(), loaded.states()["sum"]
+        assert found.tolist() == ids[owner(ids, 3) == server].tolist()
+        assert rows.equal(whole.lookup(found)) and states.equal(whole.states()["sum"][found])
 
 
 def test_a_row_that_was_only_looked_up_is_as_old_as_its_lookup():

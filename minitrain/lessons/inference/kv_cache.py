@@ -28,14 +28,14 @@ def demo(world: World) -> list[Claim]:
     prompt, count = 7, 9  # tokens of each prompt, and tokens that are written
     rows, tokens, total = Rows(POPE), prompts(world, prompt), prompt + count
     n, sizes = world.size, (HEAD, total, BATCH, 8)
-    for case, kv_heads, rope in (("GPT", 2 * n, False), ("one key and value head", 1, False), ("rotary", 2 * n, True)):
-        model = gpt(world, kv_heads, rope, total)
+    for case, kv_heads in (("GPT", 2 * n), ("one key and value head", 1)):
+        model = gpt(world, kv_heads, total)
         with Flops() as plainly:
             right = model.generate(tokens, count, temperature=0.0)
         caches = add_caches(model, total)
         with Flops() as cached:
             found = generate(model, tokens, count)
-        what = "tokens that differ from those written without a cache; two other models"
+        what = "tokens that differ from those written without a cache; with one key and value head"
         rows.equal(what, found, right, "0", POPE, case)
         what, held = "bytes of the caches of all layers; with one key and value head", stored(caches)
         rows.add(what, "2 L k d s b w", costs.cache_bytes(LAYERS, kv_heads, *sizes), held, case=case)
@@ -55,13 +55,13 @@ def demo(world: World) -> list[Claim]:
     return rows.claims()
 
 
-def gpt(world: World, kv_heads: int | None = None, rope: bool = False, positions: int = 64) -> GPT:
+def gpt(world: World, kv_heads: int | None = None, positions: int = 64) -> GPT:
     """Two heads per rank, in float64, so that no two logits are so near that rounding decides.
 
     Attention is sharper and counts for more than in a new model, so that what is written depends on positions.
     """
     sizes = VOCABULARY, positions, LAYERS, HEAD * 2 * world.size, 2 * world.size, kv_heads
-    config = GPTConfig(*sizes, positions_kind="rope" if rope else "learned", attention="plain")
+    config = GPTConfig(*sizes, attention="plain")
     model = GPT(config, seed=20).double().eval().to(world.device)
     for block in model.blocks:
         for name, factor in (("query", 10_000), ("output", 1_000)):

@@ -15,13 +15,12 @@ from minitrain.inference.latent_attention import LatentAttention
 from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.models.rotary import Rotary
-from minitrain.roofline.flops import Flops
 
 HEAD, KV_RANK, ROPE, LAYERS = 4, 6, 2, 3
 
 
 def demo(world: World) -> list[Claim]:
-    """Keeps latents in place of keys and values; the table shows the cache, texts, operations, and heads over ranks."""
+    """Keeps latents in place of keys and values; the table shows the cache, texts, and heads over ranks."""
     rows, n, prompt, count = Rows("DeepSeek-AI 2024, DeepSeek-V2, §2.1"), world.size, 7, 9
     layers, tokens = [new_layer(world, seed, sharp=3.0) for seed in range(LAYERS)], prompts(world, prompt)
     found, caches = generate(layers, tokens, count, cached=True)
@@ -34,25 +33,17 @@ def demo(world: World) -> list[Claim]:
     layer, x = new_layer(world, LAYERS), torch.randn(BATCH, seen, 2 * HEAD * n, dtype=torch.float64)
     x = x.to(world.device).requires_grad_()
     right = on_one_device(layer, x, world)
-    hidden, heads = 2 * HEAD * n, 2 * n
-    for absorb, inner in ((True, "4dr + s(4r + 2ρ)"), (False, "s(4dr + 4d + 2ρ)")):
+    hidden = 2 * HEAD * n
+    for absorb in (True, False):
         case = "absorbed" if absorb else "keys and values made"
-        with torch.no_grad(), Flops() as flops:
-            layer(x[:, -1:], caches[0][:, :-1], absorb)
-        predicted = BATCH * costs.latent_token_flops(hidden, heads, HEAD, KV_RANK, ROPE, seen, absorb, n)
-        what, formula = "operations for the next token on this rank", f"2h(r + ρ) + a/t (2h(2d + ρ) + {inner})"
-        rows.add(what, formula, predicted, flops.total, "FLOP", "derived", case=case)
         with Ledger() as ledger:
             y, _ = layer(x, absorb=absorb)
             gradients = torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])
         what = "output and all gradients: distance from one device that makes keys and values, float64"
         rows.near(what, [y, *gradients], right, 1e-12, "10⁻¹²", ROUNDING, case)
-        what, payload = (
-            "bytes into all-reduces, forward, and backward of x and the latent",
-            ledger.payload("all_reduce"),
-        )
+        what = "bytes into all-reduces, forward, and backward of x and the latent"
         predicted = tensor_parallel.payload(BATCH, seen, hidden + hidden + KV_RANK + ROPE, 8)
-        rows.add(what, "bs(h + h + r + ρ) · w", predicted, payload, source="derived", case=case)
+        rows.add(what, "bs(h + h + r + ρ) · w", predicted, ledger.payload("all_reduce"), source="derived", case=case)
     return rows.claims()
 
 

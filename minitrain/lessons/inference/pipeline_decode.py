@@ -13,7 +13,7 @@ from minitrain.comm.timeline import Timeline, draw
 from minitrain.costs import inference as costs
 from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.inference.pipeline_decode import decode
-from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts, stored
+from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
@@ -23,7 +23,7 @@ HIDDEN, HEADS = 16, 2
 
 
 def demo(world: World) -> list[Claim]:
-    """Writes with a stage of a GPT on each rank; the table shows text, bytes, cache, and the time for some groups.
+    """Writes with a stage of a GPT on each rank; the table shows text, bytes, and the time for some groups.
 
     The picture: who works when, with as many groups as stages.
     """
@@ -39,8 +39,6 @@ def demo(world: World) -> list[Claim]:
     back = n * (count - 1) * BATCH * 8 if last and n > 1 else 0
     what = "bytes that this rank sends: activations to the next stage, or tokens back to the first"
     rows.add(what, "g (s + c − 1) b h w; g (c − 1) b · 8 B", onward + back, ledger.sent)
-    held = n * costs.cache_bytes(2 * n, HEADS, HIDDEN // HEADS, prompt + count, BATCH, 8, pipeline=n)
-    rows.add("bytes of this rank's caches, of all groups", "2 ⌈L/p⌉ k d s b w", held, stored(writer.caches))
     what = f"time for {count} tokens with as many groups as stages; 1 group; 1 more"
     runs = {groups: seconds(world, groups, prompt, count) for groups in (n, 1, n + 1)}
     for groups, (measured, _) in runs.items():

@@ -13,7 +13,6 @@ from minitrain.lessons.rows import Claim, Rows
 FAST, SLOW = 1.0, 4.0  # virtual seconds of a step; whole numbers, so that no sum of times rounds
 PAPER = "Ho et al. 2013, §2"
 LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
-STALEST = "updates that the stalest gradient missed, in each run", "(n−1)(2s+1)"
 REPLAYED = "parameters that differ from the log's, replayed on one device, in each run"
 
 
@@ -27,7 +26,7 @@ def demo(world: World, seconds: int = 32) -> list[Claim]:
     gained = f"updates in {seconds} virtual seconds, with a bound of 0, of {staleness}, and without one"
     bounded = "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"
     if world.size < 2:
-        for row in (LEAD, STALEST, (REPLAYED, "0"), (gained, bounded)):
+        for row in (LEAD, (REPLAYED, "0"), (gained, bounded)):
             rows.needs(2, *row)
         return rows.claims()
     # Everyone, on gloo even where GPUs compute.
@@ -57,8 +56,6 @@ def by_the_log(rows: Rows, world: World, case: str, trace: Trace, staleness: int
     versions = runs.versions_of(world, trace.updates)
     updates = runs.as_pulled(trace, versions)
     rows.add(*LEAD, staleness, most_ahead(updates), "1", case=case, relation="<=")
-    stale, stalest = costs.most_stale(world.size - 1, staleness), max(update.staleness for update in updates)
-    rows.add(*STALEST, stale, stalest, "1", f"derived from {PAPER}", case=case, relation="<=")
     rows.equal(REPLAYED, versions[-1], trace.parameters, case=case)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from minitrain.comm import Timeline
 from minitrain.comm.pictures import RANKS
 from minitrain.costs.roofline import Machine
-from minitrain.lessons.pictures.panels import Axes, Figure, panels
+from minitrain.lessons.pictures.panels import Axes, Figure, arrow, bar, box, panels
 
 Chunk = tuple[Iterable[int], int]
 """The ranks whose values are in it, and its number."""
@@ -15,8 +15,6 @@ Chunk = tuple[Iterable[int], int]
 
 def six() -> Figure:
     """The six collectives on four ranks, before and after."""
-    from matplotlib.figure import Figure
-
     every = range(4)
     own: list[list[Chunk]] = [[([rank], chunk) for chunk in every] for rank in every]
     summed: list[Chunk] = [(every, chunk) for chunk in every]
@@ -31,84 +29,72 @@ def six() -> Figure:
         "all-gather": (diagonal, [[own[rank][rank] for rank in every]] * 4),
         "all-to-all": (own, [[own[source][rank] for source in every] for rank in every]),
     }
-    figure = Figure(figsize=(9.5, 3.7), layout="constrained", facecolor="white")
-    for axes, (name, states) in zip(figure.subplots(2, 3).flat, sides.items(), strict=True):
+    figure, six_axes = panels(9.5, 3.7, 3, rows=2, bare=True)
+    for axes, (name, states) in zip(six_axes, sides.items(), strict=True):
         _states(axes, states, name)
     return figure
 
 
 def halving() -> Figure:
     """Recursive halving on four ranks: what each holds at the start and after each of two steps."""
-    figure, (axes,) = panels(9.5, 2.3)
+    figure, (axes,) = panels(9.5, 2.3, bare=True)
     states: list[list[list[Chunk]]] = []
     for width in (4, 2, 1):  # chunks in which a rank continues
         with_mine = [[other for other in range(4) if (other ^ rank) % width == 0] for rank in range(4)]
-        rows: list[list[Chunk]] = [
-            [(with_mine[rank] if chunk // width == rank // width else (), chunk) for chunk in range(4)]
-            for rank in range(4)
-        ]
-        states.append(rows)
+        own = [(rank, chunk, chunk // width == rank // width) for rank in range(4) for chunk in range(4)]
+        chunks: list[Chunk] = [(with_mine[rank] if has else (), chunk) for rank, chunk, has in own]
+        states.append([chunks[4 * rank : 4 * rank + 4] for rank in range(4)])
     _states(axes, states, "")
     return figure
 
 
 def _states(axes: Axes, states: Sequence[Sequence[Sequence[Chunk]]], title: str) -> None:
     """Four ranks' chunks in several states, left to right: a stripe in the color of each rank whose values are in."""
-    from matplotlib.patches import Rectangle
-
     for number, rows in enumerate(states):
         for rank, row in enumerate(rows):
             for slot, (sources, chunk) in enumerate(row):
                 x, y, inside = 5.6 * number + slot, 3.3 - 1.1 * rank, list(sources)
                 if not inside:
-                    axes.add_patch(Rectangle((x, y), 1, 1, fc="white", ec="#BBBBBB", ls=":"))
+                    box(axes, x, y, 1, 1, ("white", ""), ec="#BBBBBB", ls=":")
                     continue
                 for stripe, source in enumerate(inside):
                     height = 1 / len(inside)
-                    axes.add_patch(Rectangle((x, y + stripe * height), 1, height, fc=RANKS[source][0], ec="none"))
-                axes.add_patch(Rectangle((x, y), 1, 1, fc="none", ec="#333333", lw=0.8))
+                    box(axes, x, y + stripe * height, 1, height, (RANKS[source][0], ""), ec="none")
+                box(axes, x, y, 1, 1, ("none", ""), ec="#333333", lw=0.8)
                 name = "Σ" if len(inside) == 4 else "".join("abcd"[source] for source in inside)
-                box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
-                axes.text(x + 0.5, y + 0.5, f"{name}{chunk}", ha="center", va="center", fontsize=8, bbox=box)
+                paper = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
+                axes.text(x + 0.5, y + 0.5, f"{name}{chunk}", ha="center", va="center", fontsize=8, bbox=paper)
         if number:
-            arrow = {"arrowstyle": "-|>", "color": "#333333", "lw": 1.6}
-            axes.annotate("", (5.6 * number - 0.15, 2.15), (5.6 * number - 1.45, 2.15), arrowprops=arrow)
+            look = {"color": "#333333", "lw": 1.6, "shrinkA": 2, "shrinkB": 2}
+            arrow(axes, (5.6 * number - 1.45, 2.15), (5.6 * number - 0.15, 2.15), **look)
     for rank in range(4):
         axes.text(-0.2, 3.8 - 1.1 * rank, f"rank {rank}", ha="right", va="center", fontsize=8)
     axes.set_title(title, fontsize=11, weight="bold")
     axes.set(xlim=(-1.9, 5.6 * len(states) - 1.5), ylim=(-0.1, 4.45), aspect="equal")
-    axes.axis("off")
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:
     """A picture of several algorithms on one time scale, one below the other: which rank sends when."""
-    from matplotlib.figure import Figure
-
     sent = {name: [s for s in line.spans if s.kind == "send"] for name, line in timelines.items()}
     ranks = 1 + max((span.rank for spans in sent.values() for span in spans), default=0)
     end = max((span.end for spans in sent.values() for span in spans), default=1.0)
-    figure = Figure(figsize=(9, 0.8 + len(sent) * (0.7 + 0.28 * ranks)), layout="constrained")
-    for row, (name, spans) in enumerate(sent.items()):
-        axes = figure.add_subplot(len(sent), 1, row + 1)
+    figure, all_axes = panels(9, 0.8 + len(sent) * (0.7 + 0.28 * ranks), rows=len(sent))
+    for axes, (name, spans) in zip(all_axes, sent.items(), strict=True):
         for span in spans:
-            width = 1e6 * (span.end - span.start)
-            bar = axes.barh(span.rank, width, left=1e6 * span.start, color="#009E73", edgecolor="white", hatch="||")
-            if span.end - span.start > 0.012 * end * (1 + len(span.label)):
-                box = {"fc": "w", "ec": "none", "pad": 0.8}
-                axes.bar_label(bar, [span.label], label_type="center", fontsize=7, bbox=box)
+            wide = span.end - span.start > 0.012 * end * (1 + len(span.label))
+            start, length, label = 1e6 * span.start, 1e6 * (span.end - span.start), span.label if wide else ""
+            bar(axes, span.rank, start, length, ("#009E73", "||"), label, 7, 0.8, height=0.8)
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-        axes.set_ylim(ranks - 0.4, -0.6)
-        axes.set_xlim(0, 1e6 * end * 1.01)
+        axes.set(xlim=(0, 1e6 * end * 1.01), ylim=(ranks - 0.4, -0.6))
         done = max((span.end for span in spans), default=0.0)
         axes.set_title(f"{name}: {1e6 * done:.0f} virtual µs", loc="left", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("virtual µs; a bar is a message on its way out")
     return figure
 
 
 def nodes(machine: Machine, card: float, gpus: int = 8, cards: tuple[int, ...] = (8, 1)) -> Figure:
     """The same GPUs in nodes with so many network cards, of `card` bytes per second each."""
-    figure, all_axes = panels(9.5, 3.4, len(cards))
+    figure, all_axes = panels(9.5, 3.4, len(cards), bare=True)
     for axes, count in zip(all_axes, cards, strict=True):
         product = f"{count} × {card / 1e9:g} = " if count > 1 else ""
         name = "card" if count == 1 else "cards"
@@ -119,25 +105,22 @@ def nodes(machine: Machine, card: float, gpus: int = 8, cards: tuple[int, ...] =
 
 def _node(axes: Axes, machine: Machine, gpus: int, cards: int) -> None:
     """One node, from the switch that connects its GPUs down to the network."""
-    from matplotlib.patches import Rectangle
 
-    def box(x: float, y: float, width: float, text: str, color: str) -> None:
-        axes.add_patch(Rectangle((x, y), width, 0.6, fc="white", ec=color, lw=1.6, zorder=2))
-        axes.text(x + width / 2, y + 0.3, text, ha="center", va="center", fontsize=8, zorder=3)
+    def part(x: float, y: float, width: float, text: str, color: str) -> None:
+        box(axes, x, y, width, 0.6, ("white", ""), text, ec=color, lw=1.6, zorder=2)
 
     green, gray, orange = "#009E73", "#777777", "#D55E00"
-    box(0, 4.5, gpus, f"NVSwitch: NVLink, {machine.link / 1e9:g} GB/s for each GPU", green)
+    part(0, 4.5, gpus, f"NVSwitch: NVLink, {machine.link / 1e9:g} GB/s for each GPU", green)
     for gpu in range(gpus):
         axes.plot([gpu + 0.5] * 2, [3.6, 4.5], color=green, lw=4, zorder=1)
         axes.plot([gpu + 0.5] * 2, [2.1, 3.0], color=gray, zorder=1)
-        box(gpu + 0.06, 3.0, 0.88, f"GPU {gpu}", "#333333")
+        part(gpu + 0.06, 3.0, 0.88, f"GPU {gpu}", "#333333")
     for pair in range(gpus // 2):  # a switch for two GPUs and their cards
-        box(2 * pair + 0.2, 1.5, 1.6, "PCIe", gray)
+        part(2 * pair + 0.2, 1.5, 1.6, "PCIe", gray)
     axes.plot([1, gpus - 1], [1.8, 1.8], color=gray, ls=":", zorder=1)  # from switch to switch through the CPUs
     for number in range(cards):
         axes.plot([number + 0.5] * 2, [0.7, 1.5], color=gray, zorder=1)
         axes.plot([number + 0.5] * 2, [-0.8, 0.1], color=orange, lw=2, zorder=1)
-        box(number + 0.1, 0.1, 0.8, "card", orange)
-    box(0, -1.4, gpus, "network: InfiniBand, or Ethernet with RoCE", orange)
+        part(number + 0.1, 0.1, 0.8, "card", orange)
+    part(0, -1.4, gpus, "network: InfiniBand, or Ethernet with RoCE", orange)
     axes.set(xlim=(-0.1, gpus + 0.1), ylim=(-1.5, 5.2))
-    axes.set_axis_off()

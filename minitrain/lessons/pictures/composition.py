@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, box, panels, write
 
 Where = tuple[int, dict[str, int], dict[str, list[int]]]
 
@@ -16,7 +16,7 @@ def mesh(where: list[Where]) -> Figure:
         where: Of each rank its number, its place on each axis, and the ranks of its groups along pp, dp and tp.
     """
     spots = {rank: _spot(place) for rank, place, _ in where}
-    figure, (axes,) = panels(9, 4.6)
+    figure, (axes,) = panels(9, 4.6, bare=True)
     styles = {"tp": ("-", 7.0, "#CCCCCC"), "dp": ("--", 1.6, "#0072B2"), "pp": ("-", 1.6, "#D55E00")}
     for axis, (style, width, color) in styles.items():
         label: str | None = f"{axis} group"
@@ -28,11 +28,10 @@ def mesh(where: list[Where]) -> Figure:
     for rank, place, _ in where:
         x, y = spots[rank]
         axes.plot(x, y, "o", markersize=26, markerfacecolor="white", markeredgecolor="black", zorder=2)
-        axes.text(x, y, str(rank), ha="center", va="center", fontsize=11, zorder=3)
+        write(axes, x, y, str(rank), 11, zorder=3)
         named = f"pp {place['pp']} dp {place['dp']} tp {place['tp']}"
         axes.text(x - 0.06, y - 0.2, named, ha="right", va="top", fontsize=8, zorder=3)  # where no line runs
     axes.margins(0.15)
-    axes.axis("off")
     if len(where) > 1:
         axes.legend(frameon=False, loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.08))
     return figure
@@ -55,38 +54,34 @@ AXES = {
 
 def overview() -> Figure:
     """Five axes over four nodes of eight GPUs, dp2×pp2×cp2×tp4 with ep2: the groups of rank 0, and what each is for."""
-    from matplotlib.patches import Rectangle
-
-    figure, (axes,) = panels(11, 4.6)
+    figure, (axes,) = panels(11, 4.6, bare=True)
     spots = {}
     for node, (pp, dp) in enumerate(product(range(2), range(2))):
         left, top = 5.2 * pp, -3.2 * dp
-        axes.add_patch(Rectangle((left - 0.6, top - 1.6), 4.2, 2.2, facecolor="#F2F2F2", edgecolor="#999999"))
+        box(axes, left - 0.6, top - 1.6, 4.2, 2.2, ("#F2F2F2", ""), ec="#999999")
         axes.text(left + 1.5, top + 0.7, f"node {node}: pp {pp}, dp {dp}", ha="center", va="bottom", fontsize=9)
         for cp, tp in product(range(2), range(4)):
             spots[pp, dp, cp, tp] = left + tp, top - cp
     first = 0, 0, 0, 0
+    # Of each axis its groups' members, and how far its lines bend, which would hide each other.
     groups = {
-        "tp": [(0, 0, 0, tp) for tp in range(4)],
-        "cp": [first, (0, 0, 1, 0)],
-        "ep": [first, (0, 1, 0, 0)],
-        "dp": [first, (0, 1, 0, 0)],
-        "pp": [first, (1, 0, 0, 0)],
+        "tp": ([(0, 0, 0, tp) for tp in range(4)], 0.0),
+        "cp": ([first, (0, 0, 1, 0)], 0.0),
+        "ep": ([first, (0, 1, 0, 0)], 0.22),
+        "dp": ([first, (0, 1, 0, 0)], 0.34),
+        "pp": ([first, (1, 0, 0, 0)], -0.2),
     }
-    # Lines that would hide each other bend.
-    bends = {"tp": 0.0, "cp": 0.0, "ep": 0.22, "dp": 0.34, "pp": -0.2}
-    for axis, members in groups.items():
+    for axis, (members, bend) in groups.items():
         for one, other in pairwise(members):
-            arrow = {"arrowstyle": "-", "color": AXES[axis][0], "lw": 3, "connectionstyle": f"arc3,rad={bends[axis]}"}
-            axes.annotate("", spots[other], spots[one], arrowprops=arrow, zorder=2)
+            line = {"arrowstyle": "-", "color": AXES[axis][0], "lw": 3, "connectionstyle": f"arc3,rad={bend}"}
+            axes.annotate("", spots[other], spots[one], arrowprops=line, zorder=2)
     for rank, ((x, y), mine) in enumerate((spot, place == first) for place, spot in spots.items()):
         face = "#FFF3B0" if mine else "white"
         axes.plot(x, y, "s", markersize=20, markerfacecolor=face, markeredgecolor="black", zorder=3)
-        axes.text(x, y, str(rank), ha="center", va="center", fontsize=8, zorder=4)
+        write(axes, x, y, str(rank), zorder=4)
     for row, (axis, (color, divides, travels)) in enumerate(AXES.items()):
         y = 0.2 - 1.05 * row
         axes.text(9.4, y, axis, color=color, fontsize=12, fontweight="bold", va="center")
         axes.text(10.1, y, f"divides {divides}\n{travels}", fontsize=9, va="center")
     axes.set(xlim=(-1.6, 15), ylim=(-5, 1.6))
-    axes.axis("off")
     return figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import RANKS
 from minitrain.costs import context_parallel as costs
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, box, panels
 
 if TYPE_CHECKING:
     from minitrain.lessons.context_parallel.common import Block
@@ -14,55 +14,43 @@ if TYPE_CHECKING:
 
 def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
     """Above, which rank computes which block of scores, numbered in its rank's order; below, when."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
     ranks = len(next(iter(forms.values())))
     end = max(block.end for blocks in forms.values() for its in blocks for block in its)
-    figure = Figure(figsize=(9, 5.0 + 0.25 * ranks), layout="constrained")
-    grid = figure.subplots(2, len(forms), squeeze=False, height_ratios=[4, 0.8 + 0.28 * ranks])
-    for (name, blocks), matrix, times in zip(forms.items(), *grid, strict=True):
+    n, heights = len(forms), [4, 0.8 + 0.28 * ranks]
+    figure, both = panels(9, 5.0 + 0.25 * ranks, n, rows=2, height_ratios=heights)
+    for (name, blocks), matrix, times in zip(forms.items(), both[:n], both[n:], strict=True):
+        matrix.spines[["top", "right"]].set_visible(True)
         seq = 1 + max(block.queries[1] for its in blocks for block in its)
         for rank, its in enumerate(blocks):
-            color, hatch = RANKS[rank % len(RANKS)]
-            under = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            look = RANKS[rank % len(RANKS)]
             for number, block in enumerate(its, 1):
                 (top, bottom), (left, right) = block.queries, block.keys
-                size = right + 1 - left, bottom + 1 - top
-                matrix.add_patch(Rectangle((left, top), *size, facecolor=color, hatch=hatch, edgecolor="white"))
-                middle = left + size[0] / 2, top + size[1] / 2
-                matrix.text(*middle, str(number), ha="center", va="center", fontsize=7, bbox=under)
-                times.barh(rank, block.end - block.start, left=block.start, color=color, hatch=hatch, edgecolor="white")
-                when = (block.start + block.end) / 2
-                times.text(when, rank, str(number), ha="center", va="center", fontsize=7, bbox=under)
+                box(matrix, left, top, right + 1 - left, bottom + 1 - top, look, f"{number}", 7, 0.6)
+                bar(times, rank, block.start, block.end - block.start, look, f"{number}", 7, 0.6, height=0.8)
         matrix.set(xlim=(0, seq), ylim=(seq, 0), aspect="equal", title=name, xlabel="key", ylabel="query")
         matrix.set(xticks=range(0, seq + 1, 4), yticks=range(0, seq + 1, 4))  # borders of the contiguous chunks
         matrix.plot([0, seq], [0, seq], color="black", lw=0.8, ls="--")
         times.set(xlim=(0, end * 1.01), ylim=(ranks - 0.4, -0.6), xlabel="time, in blocks of (s/n)² scores")
         times.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-        times.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def all_gather() -> Figure:
     """Bytes that a rank sends in a step, for three models, over the number of ranks; Ulysses ends with the heads."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 3.4), layout="constrained", facecolor="white")
     models = (
         ("64 heads, 64 key heads", 64, 64),
         ("Llama 3 405B: 128 heads, 8 key heads", 128, 8),
         ("a tensor-parallel rank of it: 16 and 1", 16, 1),
     )
     ranks = [2**power for power in range(1, 9)]
-    for axes, (title, heads, key_heads) in zip(figure.subplots(1, 3, sharey=True), models, strict=True):
+    figure, every = panels(9.5, 3.4, 3, sharey=True)
+    for axes, (title, heads, key_heads) in zip(every, models, strict=True):
+        axes.spines[["top", "right"]].set_visible(True)
         one = costs.Attention(heads, key_heads, seq=ranks[-1], head=1, item=1)
-        scale = one.bytes(heads)
+        scale, fit = one.bytes(heads), [n for n in ranks if heads % n == 0]
+        gathered = [2 * costs.gather(one, n).bytes / scale for n in ranks]
         axes.loglog(ranks, [costs.ring_step(one, n) / scale for n in ranks], "s-", color="#AAAAAA", label="ring")
-        axes.loglog(
-            ranks, [2 * costs.gather(one, n).bytes / scale for n in ranks], "o-", color="#777777", label="gather"
-        )
-        fit = [n for n in ranks if heads % n == 0]
+        axes.loglog(ranks, gathered, "o-", color="#777777", label="gather")
         axes.loglog(fit, [2 * costs.ulysses(one, n).bytes / scale for n in fit], "^-", color="black", label="Ulysses")
         cross = costs.crossing(heads, key_heads)
         if cross < max(ranks):
@@ -72,15 +60,13 @@ def all_gather() -> Figure:
         axes.minorticks_off()
         axes.set(xlabel="ranks")
         axes.set_title(title, fontsize=9)
-    figure.axes[0].set_ylabel("sent by a rank in a step, in S_Q")
-    figure.axes[0].legend(fontsize="small")
+    every[0].set_ylabel("sent by a rank in a step, in S_Q")
+    every[0].legend(fontsize="small")
     return figure
 
 
 def turning(ranks: int) -> Figure:
     """A frame for each step of the ring: whose keys and values are next to each rank's queries; pale where masked."""
-    from matplotlib.patches import Rectangle
-
     figure, (axes,) = panels(7.5, 0.5 + 0.75 * ranks)
     for step in range(ranks):
         for rank in range(ranks):
@@ -88,12 +74,8 @@ def turning(ranks: int) -> Figure:
             masked = owner > rank
             for left, width, whose, text in ((0, 0.6, rank, f"Q {rank}"), (0.65, 0.9, owner, f"K, V {owner}")):
                 color, hatch = RANKS[whose % len(RANKS)]
-                box = (2.2 * rank + left, 1.4 * step)
-                hatch, alpha = ("", 0.25) if masked else (hatch, 1.0)
-                axes.add_patch(Rectangle(box, width, 0.8, fc=color, hatch=hatch, ec="white", alpha=alpha))
-                under = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-                middle = box[0] + width / 2, box[1] + 0.4
-                axes.text(*middle, text, ha="center", va="center", fontsize=8, bbox=under)
+                look, alpha = ((color, ""), 0.25) if masked else ((color, hatch), 1.0)
+                box(axes, 2.2 * rank + left, 1.4 * step, width, 0.8, look, text, 8, 1, alpha=alpha)
             if step < ranks - 1 and rank < ranks - 1:  # what goes from the last rank to the first is not drawn
                 begin = (2.2 * rank + 1.1, 1.4 * step + 0.82)
                 axes.annotate("", (begin[0] + 2.2, begin[1] + 0.56), begin, arrowprops={"arrowstyle": "->"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from minitrain.comm.pictures import RANKS
 from minitrain.comm.timeline import Span
-from minitrain.lessons.pictures.panels import Figure, panels, runs
+from minitrain.lessons.pictures.panels import Figure, arrow, panels, runs
 
 
 def steps(spans_of: Mapping[str, Sequence[Span]]) -> Figure:
@@ -28,15 +28,8 @@ def valleys(losses: Sequence[tuple[float, float]], settled: Mapping[int, float])
     axes.plot(grid, [mean(x) for x in grid], color="#000000", label="mean of all ranks")
     for number, (every, x) in enumerate(settled.items()):
         axes.plot(x, mean(x), "o", color="#0072B2", zorder=3)
-        axes.annotate(
-            f"H = {every}",
-            (x, mean(x)),
-            (0, 9 + 12 * (number % 2)),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            bbox={"fc": "white", "ec": "none", "pad": 0.5},
-        )
+        look = {"ha": "center", "fontsize": 8, "bbox": {"fc": "white", "ec": "none", "pad": 0.5}}
+        axes.annotate(f"H = {every}", (x, mean(x)), (0, 9 + 12 * (number % 2)), textcoords="offset points", **look)
     axes.set(xlabel="the parameter", ylabel="loss", ylim=(-0.01, 0.2))
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
@@ -44,22 +37,20 @@ def valleys(losses: Sequence[tuple[float, float]], settled: Mapping[int, float])
 
 def outer_step() -> Figure:
     """Four ranks' inner steps from one point, their mean, and the outer step along it."""
-    figure, (axes,) = panels(7, 2.8)
+    figure, (axes,) = panels(7, 2.8, bare=True)
     ends = ((2.0, 1.1), (2.6, 0.5), (2.3, -0.3), (1.7, -0.7))
     for rank, (x, y) in enumerate(ends):
         path = [(x * k / 6, y * (k / 6) ** 2 + 0.06 * (-1) ** k * (0 < k < 6)) for k in range(7)]
         axes.plot(*zip(*path, strict=True), "-", color=RANKS[rank][0], marker=".", lw=1)
         axes.text(x + 0.08, y, f"$\\theta_{rank}$, after H inner steps", color=RANKS[rank][0], va="center", fontsize=9)
     x, y = (sum(each) / len(ends) for each in zip(*ends, strict=True))
-    arrow = {"arrowstyle": "-|>", "lw": 2, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (0, 0), (x, y), arrowprops={**arrow, "color": "#D55E00"})
-    axes.annotate("", (0.7 * x, 0.7 * y - 0.25), (0, -0.25), arrowprops={**arrow, "color": "#000000"})
+    arrow(axes, (x, y), (0, 0), color="#D55E00", lw=2)
+    arrow(axes, (0, -0.25), (0.7 * x, 0.7 * y - 0.25), color="#000000", lw=2)
     axes.text(x + 0.08, y, "outer gradient Δ", color="#D55E00", va="center", fontsize=9)
     axes.text(0.1 * x, -0.55, "the outer step, rate 0.7", fontsize=9)
     axes.plot(0, 0, "ko")
     axes.text(-0.08, 0, "θ", ha="right", va="center", fontsize=11)
     axes.set(xlim=(-0.3, 4.6), ylim=(-1, 1.4))
-    axes.set_axis_off()
     return figure
 
 

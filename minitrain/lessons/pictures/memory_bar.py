@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minitrain.comm.pictures import BYTES as LOOKS
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, key, name_rows, panels
 
 
 def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title: str = "") -> Figure:
@@ -22,19 +22,16 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
     figure, (axes,) = panels(9, 1.4 + 0.55 * len(bars))
     for row, sizes in enumerate(bars.values()):
         left = 0.0
-        for kind, (color, hatch) in LOOKS.items():
+        for kind, look in LOOKS.items():
             gigabytes = sizes.get(kind, 0) / 1e9
-            axes.barh(row, gigabytes, left=left, height=0.6, color=color, hatch=hatch, edgecolor="white")
+            bar(axes, row, left, gigabytes, look, height=0.6)
             left += gigabytes
         where = {"xytext": (6, 0), "textcoords": "offset points"}
         text = axes.annotate(f"{left:,.0f} GB", (left, row), va="center", fontsize=9, **where)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # it may lie on the GPU's line
-    kinds = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
-    handles = [*kinds, axes.axvline(gpu / 1e9, color="black", linestyle="--", label=f"a GPU's {gpu / 1e9:g} GB")]
-    axes.set_yticks(range(len(bars)), list(bars))
-    axes.invert_yaxis()
+    key(figure, axes, LOOKS, axes.axvline(gpu / 1e9, color="black", linestyle="--", label=f"a GPU's {gpu / 1e9:g} GB"))
+    name_rows(axes, list(bars))
     axes.set_xlim(0, 1.15 * max(gpu, *(sum(sizes.values()) for sizes in bars.values())) / 1e9)
     axes.set_xlabel("GB on one GPU")
     axes.set_title(title, fontsize=10)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure

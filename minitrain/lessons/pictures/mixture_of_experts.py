@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from minitrain.lessons.pictures.panels import Axes, Figure, panels
+from minitrain.lessons.pictures.panels import Axes, Figure, arrow, box, panels, write
 from minitrain.mixture_of_experts.full.routing import Routing
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
@@ -25,7 +25,7 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
             each other.
         names: The labels next to the tokens; None: their numbers.
     """
-    figure, (axes,) = panels(6.5, 0.6 + 0.21 * _rows(routing))
+    figure, (axes,) = panels(6.5, 0.6 + 0.21 * _rows(routing), bare=True)
     _slots(axes, routing, names)
     return figure
 
@@ -33,7 +33,7 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
 def routers(routings: Mapping[str, Routing], names: Sequence[str]) -> Figure:
     """As `slots`, for several routers side by side that route the same tokens."""
     highest = max(map(_rows, routings.values()))
-    figure, each = panels(10.5, 0.9 + 0.21 * highest, len(routings))
+    figure, each = panels(10.5, 0.9 + 0.21 * highest, len(routings), bare=True)
     for axes, (title, routing) in zip(each, routings.items(), strict=True):
         _slots(axes, routing, names)
         axes.set_title(title, fontsize=10)
@@ -75,68 +75,55 @@ def _slots(axes: Axes, routing: Routing, names: Sequence[str] | None) -> None:
         axes.plot([0, 0.97], [left[token], row], "--", color="gray", linewidth=1, zorder=1)
         axes.plot(0.97, row, "x", color="black", markersize=7)
     axes.set(xlim=(-0.25, 1.4), ylim=(rows - 0.6, -0.7))
-    axes.axis("off")
 
 
 def _slot(axes: Axes, row: float, color: str, text: str) -> None:
     """One slot of an expert, with the number of the token that has it."""
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((1.0, row - 0.42), 0.1, 0.84, facecolor=color, edgecolor="black", linewidth=0.8))
+    box(axes, 1.0, row - 0.42, 0.1, 0.84, (color, ""), ec="black", lw=0.8)
     ink = "black" if color in PALE else "white"
-    axes.text(1.05, row, text, ha="center", va="center", fontsize=8, color=ink, fontweight="bold")
+    write(axes, 1.05, row, text, color=ink, fontweight="bold")
 
 
 def rows_sent(routes: Sequence[Sequence[int]]) -> Figure:
     """A table of the rows that go from each rank to each, darker for more; next to it the way back, its transpose."""
     n, most = len(routes), max(max(row) for row in routes) or 1
-    figure, (there, back) = panels(2 * (1.6 + 0.55 * n), 1.3 + 0.45 * n, 2)
-    for axes, counts, title, ends in (
-        (there, routes, "dispatch", ("from the rank of the tokens", "to the rank of the experts")),
-        (
-            back,
-            [*zip(*routes, strict=True)],
-            "combine: the transpose",
-            ("from the rank of the experts", "to the rank of the tokens"),
-        ),
-    ):
+    figure, both = panels(2 * (1.6 + 0.55 * n), 1.3 + 0.45 * n, 2)
+    ways = {"dispatch": (routes, "tokens", "experts")}
+    ways["combine: the transpose"] = ([*zip(*routes, strict=True)], "experts", "tokens")
+    for axes, (title, (counts, source_of, target_of)) in zip(both, ways.items(), strict=True):
         axes.imshow(counts, cmap="Greys", vmin=0, vmax=1.5 * most)
         for source, row in enumerate(counts):
             for to, count in enumerate(row):
                 # What stays on its rank is no message.
                 looks = {"color": "white" if count > 0.75 * most else "black", "alpha": 0.5 if source == to else 1}
-                axes.text(to, source, f"({count})" if source == to else f"{count}", ha="center", va="center", **looks)
+                write(axes, to, source, f"({count})" if source == to else f"{count}", 10, **looks)
         names = [f"rank {rank}" for rank in range(n)]
         axes.set_xticks(range(n))
         axes.set_yticks(range(n), names)
-        axes.set(xlabel=ends[1], ylabel=ends[0])
+        axes.set(xlabel=f"to the rank of the {target_of}", ylabel=f"from the rank of the {source_of}")
         axes.set_title(title, fontsize=10)
     return figure
 
 
 def expert_groups(ranks: int, ep: int, experts: int) -> Figure:
     """A grid of ranks: a row exchanges tokens and holds every expert once, a column holds the same experts."""
-    from matplotlib.patches import Rectangle
-
     from minitrain.comm.pictures import RANKS
 
-    figure, (axes,) = panels(6.4, 0.8 + 0.85 * ranks / ep)
+    figure, (axes,) = panels(6.4, 0.8 + 0.85 * ranks / ep, bare=True)
     for rank in range(ranks):
         row, column = divmod(rank, ep)
-        axes.add_patch(Rectangle((column, row), 0.72, 0.6, facecolor=RANKS[rank][0], alpha=0.25, edgecolor="black"))
         held = ", ".join(str(expert) for expert in range(experts * column // ep, experts * (column + 1) // ep))
-        axes.text(column + 0.36, row + 0.3, f"rank {rank}\nexperts {held}", ha="center", va="center", fontsize=9)
-    arrow = {"arrowstyle": "<|-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
+        look = RANKS[rank][0], ""
+        box(axes, column, row, 0.72, 0.6, look, f"rank {rank}\nexperts {held}", 9, alpha=0.25, ec="black")
     for row in range(ranks // ep):
         for column in range(ep - 1):
-            axes.annotate("", (column + 1, row + 0.3), (column + 0.72, row + 0.3), arrowprops=arrow)
+            arrow(axes, (column + 0.72, row + 0.3), (column + 1, row + 0.3), "<|-|>")
             axes.text(column + 0.86, row + 0.24, "tokens", ha="center", va="bottom", fontsize=8)
     for column in range(ep):
         for row in range(ranks // ep - 1):
-            axes.annotate("", (column + 0.36, row + 1), (column + 0.36, row + 0.6), arrowprops=arrow)
+            arrow(axes, (column + 0.36, row + 0.6), (column + 0.36, row + 1), "<|-|>")
             axes.text(column + 0.39, row + 0.8, "sum of experts' gradients", va="center", fontsize=8)
     axes.set(xlim=(-0.05, ep + 0.1), ylim=(ranks / ep - 0.3, -0.1))
-    axes.axis("off")
     return figure
 
 
@@ -154,16 +141,9 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
     left.axhline(math.log(experts), color="gray", linewidth=0.8, linestyle=":")
     left.annotate("ln E: all experts alike", (0, math.log(experts)), xytext=(0, 3), textcoords="offset points")
     left.set(xlabel="step", ylabel="entropy of the load, nats", ylim=(0, 1.15 * math.log(experts)))
-    right.plot(
-        list(dropped), [100 * text for text, _ in dropped.values()], "o-", color="#333333", label="text, trained router"
-    )
-    right.plot(
-        list(dropped),
-        [100 * even for _, even in dropped.values()],
-        "s--",
-        color="#888888",
-        label="even choices, by the formula",
-    )
+    text, even = ([100 * part for part in parts] for parts in zip(*dropped.values(), strict=True))
+    right.plot(list(dropped), text, "o-", color="#333333", label="text, trained router")
+    right.plot(list(dropped), even, "s--", color="#888888", label="even choices, by the formula")
     right.set(xlabel="capacity factor", ylabel="tokens dropped, %", ylim=(0, 100))
     for axes in (left, right):
         axes.legend(frameon=False)

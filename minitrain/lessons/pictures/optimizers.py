@@ -21,8 +21,7 @@ def states(measured: dict[str, float]) -> Figure:
     bars = axes.barh(list(measured), list(measured.values()), color=STATES, hatch=HATCH, edgecolor="white")
     axes.bar_label(bars, [f"{each:.2f}" for each in measured.values()], padding=3)
     axes.invert_yaxis()
-    axes.set_xlim(0, 9)
-    axes.set_xlabel("bytes of optimizer states per parameter of a small GPT, measured")
+    axes.set(xlim=(0, 9), xlabel="bytes of optimizer states per parameter of a small GPT, measured")
     return figure
 
 
@@ -119,9 +118,8 @@ def geometry(gradient: Tensor) -> Figure:
 def singular_values(by_steps: dict[int, Tensor]) -> Figure:
     """Singular values from the largest to the smallest, a curve for each number of steps of Newton–Schulz."""
     figure, (axes,) = panels(7, 2.8)
-    for (steps, values), marker, color in zip(
-        by_steps.items(), "os^", ("#BBBBBB", "#777777", "#000000"), strict=True
-    ):  # fmt: skip
+    looks = ("o", "#BBBBBB"), ("s", "#777777"), ("^", "#000000")
+    for (steps, values), (marker, color) in zip(by_steps.items(), looks, strict=True):
         name = f"after {steps} steps" if steps else "before"
         axes.semilogy(range(1, len(values) + 1), values, marker=marker, markersize=4, color=color, label=name)
     axes.set(xlabel="singular values, from the largest to the smallest", ylabel="size")

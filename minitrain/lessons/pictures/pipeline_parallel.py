@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, arrow, box, panels
 from minitrain.pipeline_parallel.full.drawing import KINDS, lighter
 
 TOKENS = 4 * 32  # of a micro-batch: samples times positions
@@ -36,8 +36,7 @@ def losses(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks:
             tokens = [(number + 1) * ranks * TOKENS / 1000 for number in range(values.shape[1])]
             axes.plot(tokens, values.mean(0), color=color, linestyle=line, lw=2.5 if line == ":" else 1.5, label=name)
             axes.fill_between(tokens, values.amin(0), values.amax(0), color=color, alpha=0.12, lw=0)
-        axes.set_title(f"learning rate {lr:g}")
-        axes.set_xlabel("thousand tokens")
+        axes.set(title=f"learning rate {lr:g}", xlabel="thousand tokens")
     each[0].set_ylabel("training loss")
     each[0].legend(frameon=False, fontsize=8)
     return figure
@@ -50,8 +49,6 @@ def ways(of_schedules: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         of_schedules: Name -> ways through the ranks, one where all micro-batches go the same; the s-th entry of a way
             is the rank that has stage s.
     """
-    from matplotlib.patches import Rectangle
-
     figure, each = panels(8.4, 2.7, len(of_schedules))
     for axes, (name, of_schedule) in zip(each, of_schedules.items(), strict=True):
         filled: list[int] = []  # the rank of each box so far
@@ -60,9 +57,8 @@ def ways(of_schedules: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
             for stage, rank in enumerate(way):
                 places.append((filled.count(rank), rank))
                 filled.append(rank)
-                corner, face = (places[-1][0] - 0.3, rank - 0.27), lighter(KINDS["F"][1], places[-1][0], 2)
-                axes.add_patch(Rectangle(corner, 0.6, 0.54, facecolor=face))
-                axes.text(*places[-1], f"stage {stage}", ha="center", va="center", fontsize=8)
+                look = lighter(KINDS["F"][1], places[-1][0], 2), ""
+                box(axes, places[-1][0] - 0.3, rank - 0.27, 0.6, 0.54, look, f"stage {stage}", ec=None)
             side = -1 if places[0][0] == 0 else 1
             before = (places[0][0] + 0.75 * side, places[0][1])
             for start, to in pairwise([before, *places]):
@@ -70,9 +66,7 @@ def ways(of_schedules: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
                 down, right = (to[1] > start[1]) - (to[1] < start[1]), (to[0] > start[0]) - (to[0] < start[0])
                 begin = (start[0] + (0.3 * right if start != before else 0), start[1] + (0 if right else 0.27 * down))
                 end = (to[0] - 0.3 * right, to[1] - (0 if right else 0.27 * down))
-                axes.annotate(
-                    "", end, begin, arrowprops={"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
-                )
+                arrow(axes, begin, end)
         axes.set(xlim=(-0.9, 1.9), ylim=(max(filled) + 0.5, -0.5), xticks=())
         axes.set_yticks(range(max(filled) + 1), [f"rank {rank}" for rank in range(max(filled) + 1)])
         axes.set_title(name, fontsize=10)

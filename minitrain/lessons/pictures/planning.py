@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, box, panels, write
 from minitrain.planning.partition import partition
 
 
 def table_of_cuts(seconds: Sequence[float], p: int) -> Figure:
     """The table that `partition` fills: a row for each number of stages, and the best cut's way through it framed."""
-    from matplotlib.patches import Rectangle
-
     figure, (axes,) = panels(10, 3.2)
     counts = partition(seconds, p)[1]
     on_the_way = {(stages, sum(counts[:stages])) for stages in range(1, p + 1)}
@@ -20,17 +18,11 @@ def table_of_cuts(seconds: Sequence[float], p: int) -> Figure:
         if j < stages:
             continue  # a stage would be empty
         best = partition(seconds[:j], stages)[0]
-        corner, shade = (j - 0.5, stages - 0.5), 1 - 0.75 * (best / sum(seconds)) ** 0.5
-        framed = (stages, j) in on_the_way
-        looks = {
-            "edgecolor": "#D55E00" if framed else "white",
-            "linewidth": 2.5 if framed else 0.5,
-            "zorder": 1 + framed,
-        }
-        axes.add_patch(Rectangle(corner, 1, 1, facecolor=(shade, shade, 1 - (1 - shade) / 3), **looks))
+        shade, framed = 1 - 0.75 * (best / sum(seconds)) ** 0.5, (stages, j) in on_the_way
+        look, (edge, width) = ((shade, shade, 1 - (1 - shade) / 3), ""), ("#D55E00", 2.5) if framed else ("white", 0.5)
+        box(axes, j - 0.5, stages - 0.5, 1, 1, look, ec=edge, lw=width, zorder=1 + framed)
         if framed or stages == 1 and j % 8 == 0:
-            color = "white" if shade < 0.55 else "black"
-            axes.text(j, stages, f"{1000 * best:.0f}", ha="center", va="center", fontsize=7, color=color, zorder=3)
+            write(axes, j, stages, f"{1000 * best:.0f}", 7, color="white" if shade < 0.55 else "black", zorder=3)
     axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6), xlabel="the first j layers", ylabel="stages")
     axes.set_yticks(range(1, p + 1))
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)

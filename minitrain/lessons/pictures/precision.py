@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minitrain.comm.pictures import BYTES
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, name_rows, panels
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
 
 LOOKS = {
@@ -21,23 +21,21 @@ NORMAL, SUBNORMAL = ("#004488", ""), ("#99AACC", "///")
 
 def formats() -> Figure:
     """The range of each format as a bar over powers of two, with how far apart its numbers are at 1."""
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Patch
 
     figure, (axes,) = panels(9, 3.4)
     shown = (FLOAT32, TF32, BFLOAT16, FLOAT16, E5M2, E4M3)
     for row, each in enumerate(shown):
         normal, top = 1 - each.bias, torch.tensor(each.largest).log2().item()
-        axes.barh(row, top - normal, 0.55, normal, color=NORMAL[0], edgecolor="white")
-        below, (color, hatch) = normal - each.mantissa, SUBNORMAL
-        axes.barh(row, each.mantissa, 0.55, below, color=color, hatch=hatch, edgecolor="white")
+        bar(axes, row, normal, top - normal, NORMAL, height=0.55)
+        bar(axes, row, normal - each.mantissa, each.mantissa, SUBNORMAL, height=0.55)
         text = f"  {1 + each.exponent + each.mantissa} bits, $2^{{-{each.mantissa}}}$ apart at 1"
         axes.text(max(top, 20), row, text.replace("19 bits", "19 of 32 bits"), va="center", fontsize=9)
-    axes.set_yticks(range(len(shown)), [each.name.replace("float8_", "").replace("fn", "") for each in shown])
-    axes.invert_yaxis()
+    name_rows(axes, [each.name.replace("float8_", "").replace("fn", "") for each in shown])
     axes.set_xlim(-155, 235)
     axes.set_xticks(range(-150, 151, 50), [f"$2^{{{power}}}$" for power in range(-150, 151, 50)])
-    looks = (("normal numbers", *NORMAL), ("subnormal numbers", *SUBNORMAL))
-    handles = [Rectangle((0, 0), 1, 1, fc=color, hatch=hatch, ec="white", label=name) for name, color, hatch in looks]
+    looks = {"normal numbers": NORMAL, "subnormal numbers": SUBNORMAL}
+    handles = [Patch(fc=color, hatch=hatch, ec="white", label=name) for name, (color, hatch) in looks.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
@@ -52,11 +50,10 @@ def gradients(found: Tensor, scales: tuple[float, ...]) -> Figure:
     for row, scale in enumerate(scales):
         shift = torch.tensor(scale).log2().item()
         left, right, height = -25 - shift, 16 - shift, top * (1.08 + 0.09 * row)
-        axes.barh(height, right - left, 0.06 * top, left, color=NORMAL[0], edgecolor="white")
+        bar(axes, height, left, right - left, NORMAL, height=0.06 * top)
         axes.text(left - 0.5, height, f"scale {scale:,.0f}", ha="right", va="center", fontsize=9)
-    axes.set_xlim(-56, 17)
     axes.set_xticks(range(-50, 17, 10), [f"$2^{{{power}}}$" for power in range(-50, 17, 10)])
-    axes.set(xlabel="size of a gradient; the bars show what float16 can hold", ylabel="gradients")
+    axes.set(xlim=(-56, 17), xlabel="size of a gradient; the bars show what float16 can hold", ylabel="gradients")
     return figure
 
 
@@ -98,12 +95,8 @@ def losses(runs: dict[tuple[str, int], list[float]]) -> Figure:
         else:
             last = (ends - 1, float(values[:, -1].median()))
             axes.plot(*last, "X", color=color, markersize=9)
-            where = {
-                "xytext": (12, 34),
-                "textcoords": "offset points",
-                "arrowprops": {"arrowstyle": "-", "color": color},
-            }
-            axes.annotate(f"{name}: NaN from step {ends} on", last, color=color, **where)
+            text, line = f"{name}: NaN from step {ends} on", {"arrowstyle": "-", "color": color}
+            axes.annotate(text, last, (12, 34), textcoords="offset points", arrowprops=line, color=color)
     axes.set(xlabel="step", ylabel="loss minus float32's, same seed")
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

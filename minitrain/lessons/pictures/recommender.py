@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import BYTES, RANKS
 from minitrain.costs import embedding, hybrid
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, arrow, panels, write
 
 if TYPE_CHECKING:
     from minitrain.recommender.click import Clicks
@@ -36,28 +36,24 @@ def exchanges(asked: list[dict[int, list[int]]]) -> Figure:
     Args:
         asked: Of each rank: owner -> the distinct ids that it asks of it.
     """
-    figure, panes = panels(10, 3.2, 3)
+    figure, panes = panels(10, 3.2, 3, bare=True)
     rows, gradients = (BYTES[kind][0] for kind in ("parameters", "gradients"))
     titles = {
         "1. ids go to their owners": "#333333",
         "2. rows come back": rows,
         "3. gradients go to the owners": gradients,
     }
-    middle, white = {"fontsize": 7, "ha": "center", "va": "center"}, {"fc": "white", "ec": "none", "pad": 0.8}
     for axes, (title, color) in zip(panes, titles.items(), strict=True):
-        arrow = {"arrowstyle": "<|-" if color == rows else "-|>", "color": color, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
         for (rank, owners), (look, _) in zip(enumerate(asked), RANKS, strict=False):
             for x, text in ((0, f"rank {rank}\nasks"), (1, f"rank {rank}\nowns")):
-                axes.text(x, -rank, text, color="white", bbox={"fc": look}, **middle)
+                axes.text(x, -rank, text, color="white", ha="center", va="center", fontsize=7, bbox={"fc": look})
             for owner, ids in owners.items():
                 # What a rank keeps itself is not sent.
-                way = arrow | {"ls": ":" if owner == rank else "-"}
-                axes.annotate("", (0.82, -owner), (0.18, -rank), arrowprops=way)
-                names = ", ".join(map(str, ids))
-                axes.text(0.32, -rank + 0.22 * (rank - owner), names, color=color, bbox=white, **middle)
+                line, style = ":" if owner == rank else "-", "<|-" if color == rows else "-|>"
+                arrow(axes, (0.18, -rank), (0.82, -owner), style, color=color, lw=1.6, ls=line)
+                write(axes, 0.32, -rank + 0.22 * (rank - owner), ", ".join(map(str, ids)), 7, 0.8, color=color)
         axes.set(xlim=(-0.25, 1.25), ylim=(0.5 - len(asked), 0.5))
         axes.set_title(title, fontsize=10)
-        axes.axis("off")
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minitrain.comm.pictures import BYTES, TIME
 from minitrain.costs import recomputation as costs
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, box, key, name_rows, panels, write
 from minitrain.lessons.recomputation.common import Step, Trial
 
 WAYS = ("#000000", "#004488", "#BB5566", "#DDAA33")  # lines of ways to train: no color of ranks, bytes or time
@@ -47,13 +47,13 @@ def over_time(steps: dict[str, Step]) -> Figure:
 
 def tiles(blocks: int = 5, query: int = 3, key: int = 1) -> Figure:
     """FlashAttention: which tile of the scores is on the chip, and what is in the GPU's memory."""
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Patch
 
-    figure, (axes,) = panels(9, 3.9)
+    figure, (axes,) = panels(9, 3.9, bare=True)
     memory, chip, free = ("#DDDDDD", "", "#888888"), ("#BB5566", "///", "white"), ("white", "", "#CCCCCC")
 
     def cell(x: float, y: float, width: float, height: float, look: tuple[str, str, str]) -> None:
-        axes.add_patch(Rectangle((x, y), width, height, fc=look[0], hatch=look[1], ec=look[2]))
+        box(axes, x, y, width, height, look[:2], ec=look[2])
 
     for row in range(blocks):
         here = chip if row == query else memory
@@ -68,41 +68,33 @@ def tiles(blocks: int = 5, query: int = 3, key: int = 1) -> Figure:
     middle = 2.6 + blocks / 2
     labels = ((0.8, -0.3, "Q"), (11.4, -0.3, "O"), (13.0, -0.3, "ℓ"), (2.3, -1.6, "K"), (2.3, blocks + 1.6, "V"))
     for x, y, text in labels:
-        axes.text(x, y, text, ha="center", va="center", fontsize=10)
+        write(axes, x, y, text, 10)
     axes.text(middle + 1.2, 0.8, "scores: one tile\nat a time, never\nwritten to memory", fontsize=8, va="center")
     looks = ((memory, "in the GPU's memory"), (chip, "on the chip now"), (free, "computed tile by tile, not stored"))
-    handles = [Rectangle((0, 0), 1, 1, fc=fc, hatch=hatch, ec=ec, label=text) for (fc, hatch, ec), text in looks]
+    handles = [Patch(fc=fc, hatch=hatch, ec=ec, label=text) for (fc, hatch, ec), text in looks]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     axes.set(xlim=(-0.5, 13.8), ylim=(blocks + 2.6, -2.6), aspect="equal")
-    axes.axis("off")
     return figure
 
 
 def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figure:
     """The most bytes kept at once over k: what was counted, and the formula's line; k = 0 stands for from the start."""
     figure, (left, right) = panels(9, 4, 2)
-    every = range(1, trial.layers + 1)
     width = 4 * trial.batch * trial.sequence * trial.hidden
-    line = [costs.peak_of_segments(trial.layers, k, width, width) / 1e3 for k in every]
-    left.plot(every, line, "-", color="#999999", label="formula")
-    left.plot(
-        list(chain), [step.peak / 1e3 for step in chain.values()], "o", label="counted: most at once", color=WAYS[0]
-    )
-    left.plot(
-        list(chain), [step.kept / 1e3 for step in chain.values()], "x", color=WAYS[2], label="counted: after forward"
-    )
+    of_chain = {k: costs.peak_of_segments(trial.layers, k, width, width) for k in range(1, trial.layers + 1)}
+    of_gpt = {k: costs.gpt_peak(*trial.sizes, k, fused=False) for k in range(1, min(6, trial.layers) + 1)}
+    names = {"formula": "-", "counted: most at once": "o", "counted: after forward": "x"}
+    for axes, steps, line in ((left, chain, of_chain), (right, gpt, of_gpt)):
+        curves = line, {k: step.peak for k, step in steps.items()}, {k: step.kept for k, step in steps.items()}
+        for (name, look), curve, color in zip(names.items(), curves, ("#999999", WAYS[0], WAYS[2]), strict=True):
+            label = name if axes is left else None
+            axes.plot(list(curve), [value / 1e3 for value in curve.values()], look, color=color, label=label)
+        axes.set(xlabel="k, layers in a segment", ylabel="kB", ylim=(0, None))
     if 0 in chain:
         where = {"xytext": (6, -4), "textcoords": "offset points", "fontsize": 8}
         left.annotate("from the start", (0, chain[0].peak / 1e3), **where)
     left.set_title(f"{trial.layers} linear layers, each keeps its input", fontsize=10)
-    few = range(1, min(6, trial.layers) + 1)
-    line = [costs.gpt_peak(*trial.sizes, k, fused=False) / 1e3 for k in few]
-    right.plot(few, line, "-", color="#999999")
-    right.plot(list(gpt), [step.peak / 1e3 for step in gpt.values()], "o", color=WAYS[0])
-    right.plot(list(gpt), [step.kept / 1e3 for step in gpt.values()], "x", color=WAYS[2])
     right.set_title(f"{trial.layers} blocks of a GPT, each keeps about 17 times its input", fontsize=10)
-    for axes in (left, right):
-        axes.set(xlabel="k, layers in a segment", ylabel="kB", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
 
@@ -131,26 +123,19 @@ def copies(layers: int, copy: float) -> list[tuple[str, int, float, float]]:
 def offloading(links: dict[str, float], layers: int = 4) -> Figure:
     """Computing and copies over time, for each link: what a block's copy takes, in times of its forward."""
     rows = ("computing", "to the host", "from the host")
-    figure, _ = panels(9, 1.9 * len(links))
-    figure.clear()
-    for axes, (name, copy) in zip(figure.subplots(len(links), 1, sharex=True), links.items(), strict=True):
+    figure, all_axes = panels(9, 1.9 * len(links), rows=len(links), sharex=True)
+    for axes, (name, copy) in zip(all_axes, links.items(), strict=True):
         spans, free = copies(layers, copy), 0.0
         for row, block, begin, end in spans:
             if row == rows[0]:
-                color, hatch = TIME["communication, exposed"]
-                axes.barh(0, begin - free, 0.7, free, color=color, hatch=hatch, edgecolor="white")
+                bar(axes, 0, free, begin - free, TIME["communication, exposed"])
                 free = end
-            color, hatch = TIME["compute"] if row == rows[0] else TIME["communication, hidden"]
-            axes.barh(rows.index(row), end - begin, 0.7, begin, color=color, hatch=hatch, edgecolor="white")
-            box = {"fc": "white", "ec": "none", "pad": 0.8}
-            axes.text((begin + end) / 2, rows.index(row), block, ha="center", va="center", fontsize=7, bbox=box)
+            look = TIME["compute"] if row == rows[0] else TIME["communication, hidden"]
+            bar(axes, rows.index(row), begin, end - begin, look, str(block), 7, 0.8)
         axes.set_title(name, fontsize=10)
-        axes.set_yticks(range(3), rows)
-        axes.invert_yaxis()
+        name_rows(axes, rows)
         axes.set_xticks([])
-        axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("time →")
-    looks = {"compute": "compute", "communication, exposed": "waiting for a copy", "communication, hidden": "copy"}
-    handles = [axes.barh([0], [0], color=TIME[kind][0], hatch=TIME[kind][1], edgecolor="white") for kind in looks]
-    figure.legend(handles, list(looks.values()), loc="outside lower center", ncols=3, frameon=False)
+    names = {"compute": "compute", "waiting for a copy": "communication, exposed", "copy": "communication, hidden"}
+    key(figure, axes, {name: TIME[kind] for name, kind in names.items()})
     return figure

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from minitrain.comm.pictures import TIME
 from minitrain.costs import resilience as costs
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, arrow, bar, panels, write
 
 RED, GREEN, GRAY = "#D55E00", "#009E73", "#777777"
 
@@ -18,20 +18,17 @@ def hang(limit: int, interval: int, since_look: int, step: int = 10) -> Figure:
     looks = range(-since_look - interval, alarm + 1, interval)
     figure, (axes,) = panels(9, 2.6)
     for end in range(0, looks[0], -step):
-        axes.barh(1, step, 0.4, end - step, color=TIME["compute"][0], edgecolor="white")
+        bar(axes, 1, end - step, step, TIME["compute"], height=0.4)
         axes.plot(end, 1.3, "v", color="black")
-    axes.barh(1, alarm, 0.4, 0, color="white", edgecolor=GRAY, hatch="///")
+    bar(axes, 1, 0, alarm, ("white", "///"), height=0.4, edgecolor=GRAY)
     axes.text(alarm / 2, 1.35, "stuck: no beat", ha="center")
     axes.text(0, 1.42, "last beat", ha="center")
     for look in looks:
         axes.plot([look, look], [-0.25, 0.25], color=RED if look == alarm else "black", linewidth=2)
     seen = interval - since_look
-    for start, end, text in (
-        (-since_look, 0, f"o = {since_look}"),
-        (0, seen, f"i − o = {seen}"),
-        (seen, alarm, f"limit, by looks: {alarm - seen}"),
-    ):
-        axes.annotate("", (end, -0.45), (start, -0.45), arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
+    parts = {f"o = {since_look}": (-since_look, 0), f"i − o = {seen}": (0, seen)}
+    for text, (start, end) in (parts | {f"limit, by looks: {alarm - seen}": (seen, alarm)}).items():
+        arrow(axes, (start, -0.45), (end, -0.45), "<->")
         axes.text((start + end) / 2, -0.6, text, ha="center", va="top", fontsize=8)
     axes.text(alarm + 1, 0, "late!", color=RED, va="center")
     axes.set(ylim=(-1, 1.7), xlim=(looks[0] - 1, alarm + 7), xlabel="seconds after the rank's last beat")
@@ -41,7 +38,7 @@ def hang(limit: int, interval: int, since_look: int, step: int = 10) -> Figure:
 
 def pairs(rounds: dict[str, Sequence[tuple[int, int]]], faulty: Collection[int], accused: Collection[int]) -> Figure:
     """Nodes on a circle and a line for each tested pair, in a panel per round; ringed: the accused nodes."""
-    figure, all_axes = panels(4 * len(rounds), 3.4, len(rounds), subplot_kw={"aspect": "equal"})
+    figure, all_axes = panels(4 * len(rounds), 3.4, len(rounds), bare=True, subplot_kw={"aspect": "equal"})
     nodes = 1 + max(max(pair) for tested in rounds.values() for pair in tested)
     spots = [(math.sin(2 * math.pi * n / nodes), math.cos(2 * math.pi * n / nodes)) for n in range(nodes)]
     for axes, (title, tested) in zip(all_axes, rounds.items(), strict=True):
@@ -54,9 +51,8 @@ def pairs(rounds: dict[str, Sequence[tuple[int, int]]], faulty: Collection[int],
             axes.plot(x, y, "o", markersize=22, markerfacecolor=face, markeredgecolor="black", zorder=2)
             if node in accused:
                 axes.plot(x, y, "o", markersize=31, markerfacecolor="none", markeredgecolor=RED, markeredgewidth=2)
-            axes.text(x, y, str(node), ha="center", va="center", zorder=3)
+            write(axes, x, y, str(node), 10, zorder=3)
         axes.set(title=title, xlim=(-1.4, 1.4), ylim=(-1.4, 1.4))
-        axes.axis("off")
     axes.plot([], [], "-", color=GREEN, label="the pair passes")
     axes.plot([], [], "--", color=RED, label="it fails")
     axes.plot([], [], "o", markerfacecolor="#BBBBBB", markeredgecolor="black", label="faulty")

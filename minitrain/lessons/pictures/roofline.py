@@ -26,21 +26,11 @@ def rooflines(roofs: dict[str, Roof]) -> Figure:
         # Neighbors on the slope have their names on different sides of it, those on the flat part below each other.
         flat = x > flops / moved
         under += flat
-        where, side = (
-            ((0, -75 - 14 * under), "center") if flat else ((9, -9), "left") if number % 2 else ((-7, 5), "right")
-        )
-        arrow = {"arrowstyle": "-", "color": "#999999", "lw": 0.8, "shrinkB": 4} if flat else None
-        axes.annotate(
-            point,
-            (x, y),
-            where,
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            fontsize=8,
-            arrowprops=arrow,
-            bbox=BOX,
-        )
+        where, side = ((9, -9), "left") if number % 2 else ((-7, 5), "right")
+        line = {"arrowstyle": "-", "color": "#999999", "lw": 0.8, "shrinkB": 4} if flat else None
+        where, side = ((0, -75 - 14 * under), "center") if flat else (where, side)
+        look = {"va": "center", "fontsize": 8, "arrowprops": line, "bbox": BOX}
+        axes.annotate(point, (x, y), where, textcoords="offset points", ha=side, **look)
     axes.set(xlim=(ends[0] / 4, ends[1]), xlabel="operations for each byte")
     axes.set(ylim=(ends[0] * moved / 2, 3 * flops), ylabel="operations per second")
     return figure

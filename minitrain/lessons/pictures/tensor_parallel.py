@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, log
 
 from minitrain.comm.pictures import RANKS
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, box, panels
 
 # What is drawn of each parameter: height and width in units of h/2, and the dim that is cut, None where none is.
 DRAWN: dict[str, tuple[float, float, int | None]] = {
@@ -23,26 +23,21 @@ DRAWN: dict[str, tuple[float, float, int | None]] = {
 
 def weights(ranks: int) -> Figure:
     """The weights of the ends and of one layer, `[out, in]`, with the rank that holds each piece."""
-    from matplotlib.patches import Rectangle
-
-    figure, (axes,) = panels(10, 3.9)
+    figure, (axes,) = panels(10, 3.9, bare=True)
     left = 0.0
     for name, (height, width, dim) in DRAWN.items():
         pieces = 1 if dim is None else ranks
         for rank in range(pieces):
             tall, wide = (height / pieces, width) if dim == 0 else (height, width / pieces)
             x, y = (left, -(rank + 1) * tall) if dim == 0 else (left + rank * wide, -height)
-            color, hatch = ("#EEEEEE", "") if dim is None else RANKS[rank % len(RANKS)]
-            axes.add_patch(Rectangle((x, y), wide, tall, facecolor=color, hatch=hatch, edgecolor="black", lw=0.8))
+            look, paper = (("#EEEEEE", ""), 0) if dim is None else (RANKS[rank % len(RANKS)], 0.8)
             text = str(rank) if dim is not None else "all" if height > 1 else ""
             size = 8 if min(tall, wide) > 0.4 else 6
-            under = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if dim is not None else None
-            axes.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", fontsize=size, bbox=under)
+            box(axes, x, y, wide, tall, look, text, size, paper, ec="black", lw=0.8)
         axes.text(left + width / 2, 0.25, name, ha="center", va="bottom", fontsize=9)
         left += width + 1.0
     axes.text(left, -9.4, "numbers: the rank that holds the piece; gray: on every rank", ha="right", fontsize=9)
     axes.set(xlim=(-0.3, left), ylim=(-9.8, 1.9), aspect="equal")
-    axes.axis("off")
     return figure
 
 
@@ -56,11 +51,8 @@ def merging(powers: tuple[tuple[float, ...], ...] = ((1, 0), (3, 3), (2, 2), (0,
         color, hatch = RANKS[rank % len(RANKS)]
         m, places = max(mine), range(column, column + len(mine))
         exponentials = [exp((x - m) * log(2)) for x in mine]
-        for axes, heights in (
-            (logits, mine),
-            (own, exponentials),
-            (merged, [each * 2.0 ** (m - biggest) / total for each in exponentials]),
-        ):
+        shares = [each * 2.0 ** (m - biggest) / total for each in exponentials]
+        for axes, heights in ((logits, mine), (own, exponentials), (merged, shares)):
             axes.bar(places, heights, color=color, hatch=hatch, edgecolor="white", width=0.9)
         logits.plot([column - 0.5, column + len(mine) - 0.5], [m, m], color="black", lw=1.5)
         logits.text(column + 0.5, m + 0.08, f"$m_{rank}$", ha="center")

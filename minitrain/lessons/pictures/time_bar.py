@@ -10,7 +10,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.aim import SEQUENCES
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, key, name_rows, panels
 from minitrain.planning.full.time_model import Cluster, step_time
 
 
@@ -46,33 +46,26 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
     """
     figure, (axes,) = panels(9, 1.3 + 0.62 * len(bars))
     seen = set()
-    for row, bar in enumerate(bars.values()):
-        computed, working = bar.compute + bar.again, bar.compute + bar.again + bar.idle
+    for row, its in enumerate(bars.values()):
+        computed, working = its.compute + its.again, its.compute + its.again + its.idle
         pieces = (
-            ("compute", 0.0, bar.compute, 0.0, 0.5),
-            ("computed again", bar.compute, bar.again, 0.0, 0.5),
-            ("idle in the pipeline", computed, bar.idle, 0.0, 0.5),
-            ("communication, exposed", working, bar.exposed, 0.0, 0.5),
-            ("communication, hidden", computed - bar.hidden, bar.hidden, 0.36, 0.18),
+            ("compute", 0.0, its.compute),
+            ("computed again", its.compute, its.again),
+            ("idle in the pipeline", computed, its.idle),
+            ("communication, exposed", working, its.exposed),
+            ("communication, hidden", computed - its.hidden, its.hidden),
         )
-        for kind, begin, length, below, height in pieces:
+        for kind, begin, length in pieces:
             if length:
                 seen.add(kind)
-                color, hatch = LOOKS[kind]
-                axes.barh(row + below, length, height, begin, color=color, hatch=hatch, edgecolor="white")
-        words = f"{seconds(bar.step)} per step, {days(bar.days(steps))}"
-        axes.annotate(words, (bar.step, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
-    handles = [
-        axes.barh([0], [0], color=color, hatch=hatch, edgecolor="white", label=kind)
-        for kind, (color, hatch) in LOOKS.items()
-        if kind in seen
-    ]
-    axes.set_yticks(range(len(bars)), list(bars))
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.45 * max(bar.step for bar in bars.values()))
-    axes.set_xlabel("seconds")
+                hidden = kind == "communication, hidden"
+                bar(axes, row + 0.36 * hidden, begin, length, LOOKS[kind], height=0.18 if hidden else 0.5)
+        words = f"{seconds(its.step)} per step, {days(its.days(steps))}"
+        axes.annotate(words, (its.step, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    key(figure, axes, {kind: look for kind, look in LOOKS.items() if kind in seen})
+    name_rows(axes, list(bars))
+    axes.set(xlim=(0, 1.45 * max(its.step for its in bars.values())), xlabel="seconds")
     axes.set_title(title, fontsize=10)
-    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False)
     return figure
 
 

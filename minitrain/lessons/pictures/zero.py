@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.comm.timeline import Span, draw
 from minitrain.lessons.pictures.memory_bar import LOOKS
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.lessons.pictures.panels import Figure, bar, name_rows, panels, write
 
 if TYPE_CHECKING:
     from minitrain.zero.full.stage3 import Event
@@ -46,19 +46,16 @@ def life(events: Sequence[Event]) -> Figure:
     figure, (axes,) = panels(9, 1.4 + 0.36 * len(rows))
     for unit, kind, what, begin, end in spans:
         row, moving = rows.index(f"{unit}: {kind}"), what in ("gather", "reduce-scatter")
-        color, hatch = LOOKS[kind]
-        face, edge, pattern = ("white", color, "") if moving else (color, "white", hatch)
-        axes.barh(row, end - begin, left=begin, height=0.7, color=face, edgecolor=edge, hatch=pattern)
+        look, edge = (("white", ""), LOOKS[kind][0]) if moving else (LOOKS[kind], "white")
+        bar(axes, row, begin, end - begin, look, edgecolor=edge)
         if kind == "parameters" and not moving:
-            axes.text((begin + end) / 2, row, "use", ha="center", va="center", fontsize=7, color="white")
+            write(axes, (begin + end) / 2, row, "use", 7, color="white")
     turn = max((end for _, _, what, _, end in spans if what == "forward"), default=0) + 0.5
     axes.axvline(turn, color="#999999", linestyle="--", linewidth=0.8)
     for x, side, text in ((turn - 0.2, "right", "forward"), (turn + 0.2, "left", "backward")):
         axes.text(x, len(rows) - 0.6, text, ha=side, va="bottom", fontsize=9, color="#555555")
-    axes.set_yticks(range(len(rows)), rows)
-    axes.invert_yaxis()
-    axes.set_xlim(0, len(events) + 0.2)
-    axes.set_xlabel("events of a step, in their order")
+    name_rows(axes, rows)
+    axes.set(xlim=(0, len(events) + 0.2), xlabel="events of a step, in their order")
     axes.set_title("Stage 3: what is in memory in full on a rank, besides its shards", fontsize=10)
     (blue, plain), (orange, striped) = LOOKS["parameters"], LOOKS["gradients"]
     handles = [
@@ -76,23 +73,14 @@ def bars(found: Mapping[int, Sequence[Mapping[str, int]]]) -> Figure:
     """A bar for each rank of what it holds, stage by stage, and a line where its peak was."""
     figure, (axes,) = panels(9, 4)
     ranks = len(found[0])
-    places = {(number, rank): number * (ranks + 1) + rank for number in found for rank in range(ranks)}
-    bottoms = dict.fromkeys(places, 0.0)
+    held = {number * (ranks + 1) + rank: found[number][rank] for number in found for rank in range(ranks)}
+    bottoms = [0.0] * len(held)
     for name, (color, hatch) in LOOKS.items():
-        heights = {place: found[place[0]][place[1]][name] / 1e3 for place in places}
-        axes.bar(
-            list(places.values()),
-            list(heights.values()),
-            bottom=list(bottoms.values()),
-            width=0.85,
-            color=color,
-            hatch=hatch,
-            edgecolor="white",
-            label=name,
-        )
-        bottoms = {place: bottoms[place] + heights[place] for place in places}
-    peaks = [found[number][rank]["peak"] / 1e3 for number, rank in places]
-    axes.hlines(peaks, [x - 0.42 for x in places.values()], [x + 0.42 for x in places.values()], "black", label="peak")
+        heights, look = [each[name] / 1e3 for each in held.values()], {"hatch": hatch, "edgecolor": "white"}
+        axes.bar(list(held), heights, 0.85, bottoms, color=color, label=name, **look)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    peaks = [each["peak"] / 1e3 for each in held.values()]
+    axes.hlines(peaks, [x - 0.42 for x in held], [x + 0.42 for x in held], "black", label="peak")
     axes.set_xticks([number * (ranks + 1) + (ranks - 1) / 2 for number in found], [f"stage {s}" for s in found])
     axes.set_ylabel("kB on each rank")
     axes.set_title(f"What each of {ranks} rank{'s' * (ranks > 1)} holds, and the peak of a step")

@@ -20,7 +20,7 @@ from minitrain.comm.messages import Group, Handle, all_reduce, rank_and_size
 from minitrain.costs import staleness as costs
 from minitrain.costs.embedding import zipf
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import ROUNDING, Rows
+from minitrain.lessons.rows import Rows
 from minitrain.recommender.asynchronous import AsynchronousTable, Batch, train
 from minitrain.recommender.click import Batch as ClickBatch
 from minitrain.recommender.click import ClickModel, Clicks
@@ -46,12 +46,6 @@ def demo(world: World) -> list[Claim]:
         formula, predicted = costs.hybrid_seconds(STEPS, stale, *times(n))
         found = max(gather_objects(timed(groups, stale)))
         rows.time(f"time of {STEPS} steps, {case}", formula, predicted, found, SOURCE, case=f"{stale}")
-
-    what = f"distance of rows and dense part from one device's with rows of s steps ago, s = 0 or {STALE}"
-    for stale in (0, STALE):
-        table, model, _ = clicks(groups, data, stale, STEPS)
-        ours, theirs = [torch.cat(gather_objects(table.rows)), *model.parameters()], on_one_device(data, n, stale)
-        rows.near(what, ours, theirs, 1e-12, "0", ROUNDING, case=f"s = {stale}")
 
     table, _, _ = clicks(groups, data, STALE, LONGER)
     numbers, missed = (torch.cat(gather_objects(torch.cat(each))) for each in zip(*table.missed, strict=True))
@@ -85,20 +79,6 @@ def clicks(
         everything = torch.cat(gather_objects(table.rows))
         loss = loss_of(model, everything[ids_of(data, test)], test)
     return table, model, loss.item()
-
-
-def on_one_device(data: Clicks, ranks: int, staleness: int) -> list[Tensor]:
-    """The same training with all rows in one place: those of a step are as they were `staleness` steps ago."""
-    versions, model = [first_rows(ranks)], ClickModel(data.names, DIMENSION, data.dense).double()
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
-    for step in range(STEPS):
-        batch, rows = data.batch(step, BATCH * ranks), versions[max(0, step - staleness)].clone().requires_grad_()
-        loss_of(model, rows[ids_of(data, batch)], batch).backward()
-        assert rows.grad is not None
-        versions.append(versions[-1] - ROW_RATE * rows.grad)
-        optimizer.step()
-        optimizer.zero_grad()
-    return [versions[-1], *model.parameters()]
 
 
 def first_rows(ranks: int) -> Tensor:

@@ -89,11 +89,10 @@ def step_costs(setting: Setting, step: int, servers: int, workers: int) -> list[
     return [costs.step(of_rank, [setting.dimension] * len(setting.data.names)) for of_rank in counts]
 
 
-def contents(*shards: Table) -> Contents:
-    """The rows and states of a table, together, on the CPU."""
-    parts = [(shard.contents(), shard.states().values()) for shard in shards]
-    ids, order = torch.cat([ids for (ids, _), _ in parts]).cpu().sort()
-    return ids, torch.cat([torch.cat([rows, *states], 1) for (_, rows), states in parts]).cpu()[order]
+def contents(shard: Table) -> Contents:
+    """The rows and states of a shard, on the CPU."""
+    ids, rows = shard.contents()
+    return ids.cpu(), torch.cat([rows, *shard.states().values()], 1).cpu()
 
 
 def gathered(tables: dict[str, Table]) -> dict[str, Contents]:

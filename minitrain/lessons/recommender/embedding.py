@@ -11,9 +11,6 @@ does not use are equal too, step after step.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -26,21 +23,19 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.parameter_server.full.roles import split_roles
 from minitrain.recommender.click import Clicks
 from minitrain.recommender.row_rules import SGD, Adagrad
-from minitrain.recommender.tables import Table
 
 STEPS, RATE = 4, 0.1
 SENT = "bytes sent by this rank in a step, for u distinct ids"
 DENSE = "elements that differ from a dense nn.Embedding's on one device, SGD and Adagrad"
-LOADED = "elements, states and places that differ, loaded on one server more"
-FORMULAS = {SENT: "worker: u(8 + dw); server: u · dw", DENSE: "0", LOADED: "row of id i: hash(i) mod s"}
+FORMULA = "worker: u(8 + dw); server: u · dw"
 
 
 def demo(world: World) -> list[Claim]:
     """Trains the click model's tables on servers; the table shows what is sent, and that one device learns the same."""
     rows, ids, batch = Rows(), 10_000, 256  # of each of three features, and of each worker
     if world.size == 1:
-        for what, formula in FORMULAS.items():
-            rows.needs(2, what, formula)
+        rows.needs(2, SENT, FORMULA)
+        rows.needs(2, DENSE, "0")
         return rows.claims()
     roles = split_roles(2 if world.size > 3 else 1)
     servers, workers = len(roles.servers), len(roles.workers)
@@ -50,27 +45,14 @@ def demo(world: World) -> list[Claim]:
     expected = click.step_costs(setting, 0, servers, workers)[world.rank]
     leaving = expected.to_worker if roles.serves else expected.to_server
     source = "derived; Li et al. 2014, §2.2 and §4.2, for keys that are sent once"
-    rows.add(SENT, FORMULAS[SENT], leaving.bytes, ledger.sent, source=source)
+    rows.add(SENT, FORMULA, leaving.bytes, ledger.sent, source=source)
 
     for rule, optimizer in ((SGD(RATE), torch.optim.SGD), (Adagrad(RATE), torch.optim.Adagrad)):
         tables, _ = click.served(world, roles, setting, rule, STEPS)
         trained, dense = click.gathered(tables), on_one_device(world, setting, optimizer, workers)
         learned = {name: (keys, row[:, : setting.dimension]) for name, (keys, row) in trained.items()}
         unlike = sum(different(learned[name], dense[name]) for name in dense)
-        rows.add(DENSE, FORMULAS[DENSE], 0, unlike, "1", case=type(rule).__name__, how="compared")
-
-    with tempfile.TemporaryDirectory() as mine:
-        folder = Path(gather_objects(mine)[0])
-        for name, table in tables.items():  # of Adagrad, with states; none on a worker
-            table.save(folder / name, world.rank, servers)
-        gather_objects(None)  # all have written
-        for name, shard in trained.items():
-            loaded = [Table.load(folder / name, number, servers + 1) for number in range(servers + 1)]
-            unlike = different(click.contents(*loaded), shard)
-            for number, table in enumerate(loaded):
-                unlike += sum(click.python_owner(key, servers + 1) != number for key in table.contents()[0].tolist())
-            rows.add(LOADED, FORMULAS[LOADED], 0, unlike, "1", case=name, how="compared")
-        gather_objects(None)  # nobody removes the folder before all have read
+        rows.add(DENSE, "0", 0, unlike, "1", case=type(rule).__name__, how="compared")
 
     points = []
     for size in (batch // 8, batch // 2, 2 * batch, 8 * batch):

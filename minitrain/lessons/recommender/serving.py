@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
-from pathlib import Path
-
 import torch
 
 from minitrain.comm import World
@@ -13,54 +9,39 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs import serving as costs
 from minitrain.lessons.recommender.click import Contents, different
 from minitrain.lessons.rows import Claim, Rows
+from minitrain.lessons.shared_folder import shared_folder
 from minitrain.recommender.click import Clicks
 from minitrain.recommender.row_rules import Adagrad
 from minitrain.recommender.serving import Publisher, Replica
 from minitrain.recommender.tables import Table
 
-DIMENSION, PATIENCE = 5, 60.0  # numbers in a row; seconds for a version to come
+DIMENSION = 5  # numbers in a row
 
 
 def demo(world: World) -> list[Claim]:
     """Updates tables on all ranks but the last, which serves them; the table shows bytes, and rows that differ."""
     steps, batch = 6, 64  # each step writes a version
     rows, workers = Rows("Liu et al. 2022, §2.2.2"), max(world.size - 1, 1)
-    table, written = Table(DIMENSION, Adagrad(lr=0.2), seed=3, device=world.device), 0
+    table, sizes = Table(DIMENSION, Adagrad(lr=0.2), seed=3, device=world.device), list[int]()
     keys = [Clicks(ids=500).batch(step, batch * (world.rank + 1)).ids["id0"].unique() for step in range(steps)]
-    trained: dict[tuple[int, int], Contents] = {}
-    served: dict[tuple[int, int], Contents] = {}
-    with tempfile.TemporaryDirectory() as mine, world.timed(f"{steps} steps, each with a version"):
-        folder = Path(gather_objects(mine)[0])
+    keys = keys if world.rank < workers else []
+    with shared_folder(world) as folder:
         publisher = Publisher(table, folder / f"{world.rank}")
-        for step in range(1, 1 + steps if world.rank < workers else 1):
-            update(table, keys[step - 1])
-            size = publisher.publish(step).stat().st_size
-            written += size if step > 1 else 0  # the first has all rows
-            trained[world.rank, step] = tuple(each.cpu() for each in table.contents())  # type: ignore[unsupported-operation]
-        # The last rank reads while the others write; a single rank reads at the end.
-        for worker in range(workers if world.rank == world.size - 1 else 0):
-            replica, until = Replica(folder / f"{worker}"), time.monotonic() + PATIENCE
-            while replica.version < steps and time.monotonic() < until:
-                before = replica.version
-                if replica.refresh() != before:
-                    served[worker, replica.version] = replica.contents()
-                time.sleep(0.001)
-        everyone = gather_objects((trained, served))  # nobody removes the folder before all have read
-    changed = [len(each) for each in keys[1:]] if world.rank < workers else []
-    predicted = sum(costs.version_bytes(count, DIMENSION) for count in changed)
+        for step, changed in enumerate(keys):
+            table.update(changed.to(table.device), torch.ones(len(changed), DIMENSION, device=table.device))
+            sizes.append(publisher.publish(step).stat().st_size)
+        trained = gather_objects(contents(table))  # all have written
+        replicas = [Replica(folder / f"{worker}") for worker in range(workers if world.rank == world.size - 1 else 0)]
+        newest = [replica.refresh() for replica in replicas]
     what = f"bytes of the versions 2 to {steps} that this rank has written"
-    rows.add(what, "Σ (104 + (8 + dw) · distinct ids)", predicted, written)
-
-    right = {key: contents for theirs, _ in everyone for key, contents in theirs.items()}
-    found = {key: contents for _, theirs in everyone for key, contents in theirs.items()}
-    unlike = sum(different(contents, right[key]) for key, contents in found.items())
-    # A worker whose last version never came is counted, too.
-    unlike += sum((worker, steps) not in found for worker in range(workers))
-    what = "ids and elements served that differ from the trainer's at that version, all versions that were seen"
-    rows.add(what, "0", 0, unlike, "1", how="compared")
-
+    predicted = sum(costs.version_bytes(len(changed), DIMENSION) for changed in keys[1:])  # the first has all rows
+    rows.add(what, "Σ (104 + (8 + dw) · distinct ids)", predicted, sum(sizes[1:]))
+    unlike = sum(different(replica.contents(), right) for replica, right in zip(replicas, trained, strict=False))
+    what = "ids and elements that differ where they are served, and versions that are missing"
+    rows.add(what, "0", 0, sum(gather_objects(unlike + sum(steps - 1 - each for each in newest))), "1", how="compared")
     return rows.claims()
 
 
-def update(table: Table, keys: torch.Tensor) -> None:
-    table.update(keys.to(table.device), torch.ones(len(keys), DIMENSION, device=table.device))
+def contents(table: Table) -> Contents:
+    ids, rows = table.contents()
+    return ids.cpu(), rows.cpu()
