@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.checkpointing.asynchronous import Asynchronous
 from minitrain.comm import VirtualClock, World
-from minitrain.comm.memory import storage_bytes
 from minitrain.costs import checkpointing as costs
 from minitrain.lessons.rows import Claim, Rows
 
@@ -56,8 +55,6 @@ def demo(world: World) -> list[Claim]:
             wrong += sum(now[key].shape != then[key].shape or int((now[key] != then[key]).sum()) for key in then)
         what = "elements written that are not those at the moment of the save"
         rows.add(what, "0", 0, wrong, "elements", case=name, how="compared")
-        memory = storage_bytes(saver.buffer.values())
-        rows.add("bytes of copies in memory", "S", size, memory, "B", "derived", case=name)
     world.draw = lambda: clock.timeline.draw("a save waits for the one before it")
     return rows.claims()
 

@@ -20,8 +20,10 @@ def demo(world: World) -> list[Claim]:
     world.figure(lambda: pictures.spikes(losses, limits, found))
     what = f"batches of garbage in {STEPS} that were missed, and others taken for them"
     rows.add(what, "0", 0, len(set(found) ^ set(BAD)), "batches", "Iglewicz & Hoaglin 1993, §3")
-    what = "spikes in the window that hide the next one, by the median"
-    rows.add(what, "w/2", WINDOW // 2, first_hiding(WINDOW), "spikes", "Hampel 1974")
+    what = "spikes in the window that hide the next one, by the median, in two windows"
+    for window in (64, 32):
+        case = f"window of {window}"
+        rows.add(what, "w/2", window // 2, first_hiding(window), "spikes", "Hampel 1974", case=case)
     return rows.claims()
 
 
