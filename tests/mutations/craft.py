@@ -35,7 +35,7 @@ MUTATIONS = table(
     ("craft.engine.Engine.backward", "(loss / self.micro_batches)", "(loss / 1)"),
     by_claim("craft.engine", "engine: bytes into"),
     ("craft.engine.Engine.step", "self.seen < self.micro_batches", "self.seen < 1"),
-    by_claim("craft.probes", "probabilities of all tokens", "log-probability of a frequent", "how much likelier"),
+    by_claim("craft.probes", "probabilities of all tokens", "how much likelier"),
     ("craft.probes.log_probability", "return each", "return -each"),
     by_claim("craft.probes", "a continuation's log-probability"),
     ("craft.probes.log_probability", ".sum().item()", ".mean().item()"),

@@ -32,7 +32,7 @@ def demo(world: World) -> list[Claim]:
         state, written, expected = training(world), [], []
         size = sum(tensor.nbytes for tensor in state.values())
         saver = Asynchronous(lambda now, written=written: written.append(copies_of(now)))
-        stall = copied = 0
+        stall = 0.0
         with VirtualClock() as clock:
             saver.pool = Disk(clock, speed)  # type: ignore[assignment]
             for step in range(SAVES):
@@ -41,14 +41,13 @@ def demo(world: World) -> list[Claim]:
                     tensor.add_(1)
                 expected.append(copies_of(state))
                 before = clock.now
-                with Copies(clock) as copies:
+                with Copies(clock):
                     saver.save(state)
-                stall, copied = stall + clock.now - before, copied + copies.bytes
+                stall += clock.now - before
         saver.wait()
         what, copy = f"stall of {SAVES} saves, on a disk that keeps up and on one that does not", COPY * size
         theory = costs.asynchronous_stall(SAVES, copy, speed * size, WORK)
         rows.time(what, "k·c + (k − 1)·max(0, w − τ)", theory, stall, "derived", case=name, tolerance=1e-9)
-        rows.add("bytes copied while the training waits", "k · S", SAVES * size, copied, case=name)
         # A state that was never written is as wrong as it can be.
         wrong = size * abs(SAVES - len(written))
         for now, then in zip(written, expected, strict=False):
