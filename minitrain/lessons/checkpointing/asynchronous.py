@@ -26,7 +26,7 @@ SAVES, WORK = 4, 20.0  # virtual seconds between two saves
 
 
 def demo(world: World) -> list[Claim]:
-    """Saves behind a training's back; the table shows stalls, copies, memory, and values that stay as they were."""
+    """Saves behind a training's back; the table shows stalls, and values that stay as they were."""
     rows = Rows("Mohan et al. 2021")
     for name, speed in SPEEDS.items():
         state, written, expected = training(world), [], []

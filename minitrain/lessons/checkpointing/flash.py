@@ -32,7 +32,7 @@ ELEMENTS = 501  # of a rank's shard, 8 bytes each
 
 
 def demo(world: World) -> list[Claim]:
-    """Saves into shared memory; the table shows states after dead processes and nodes, bytes, memory and stall."""
+    """Saves into shared memory; the table shows states after dead processes and nodes, memory and stall."""
     # What lies in the CPU's memory is sent from there, which NCCL cannot.
     rows, n, size, group = Rows(GEMINI), world.size, 8 * ELEMENTS, new_group(range(world.size), backend="gloo")
     for dies in ("a process", "the last rank's node"):
