@@ -37,17 +37,6 @@ def fault_sets(nodes: int, faults: int) -> int:
     return sum(math.comb(nodes, f) for f in range(faults + 1))
 
 
-def found_by_shifted_pairs(nodes: int) -> int:
-    """Sets of up to two faulty nodes of n ≥ 4 that are found by pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …
-
-    A node that failed twice is taken for faulty. For an even n the pairs form a ring: a node between two faulty ones is
-    accused wrongly in n cases, 2 for n = 4. For an odd n they form a path, whose ends are tested once.
-    """
-    if nodes % 2 == 0:
-        return 1 + nodes + math.comb(nodes, 2) - (2 if nodes == 4 else nodes)
-    return 1 + (nodes - 2) + math.comb(nodes - 2, 2) - (nodes - 4)
-
-
 def pair_bytes(nodes: int, payload: int) -> int:
     """2⌈n/2⌉ S by all nodes, if none is faulty: one round of pairs; one node of an odd number needs a second."""
     return 2 * math.ceil(nodes / 2) * payload if nodes > 1 else 0
@@ -67,11 +56,6 @@ def data_parallel_size(left: int, micro_batches: int) -> int:
     """The largest divisor of M that is at most the number of ranks left."""
     small = [d for d in range(1, math.isqrt(micro_batches) + 1) if micro_batches % d == 0]
     return max(d for low in small for d in (low, micro_batches // low) if d <= left)
-
-
-def ordered_sum_sent(payload: int, rank: int, ranks: int) -> int:
-    """S to each neighbor in a chain: S at the ends, 2S between, 0 alone."""
-    return payload * ((rank > 0) + (rank < ranks - 1))
 
 
 def ordered_sum_sent_in_all(payload: int, ranks: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 
 import pytest
@@ -34,12 +35,11 @@ def saving(world, folder):
 
 
 def loading(world, folder):
-    for saved in WAYS:
-        for way in WAYS:
-            expected, offsets = cut(world, way)
-            shard = torch.full(expected.shape, torch.nan, dtype=torch.float64)
-            assert load(folder / saved, shard, offsets) is shard
-            assert torch.equal(shard, expected), (saved, way)
+    for saved, way in itertools.product(WAYS, WAYS):
+        expected, offsets = cut(world, way)
+        shard = torch.full(expected.shape, torch.nan, dtype=torch.float64)
+        assert load(folder / saved, shard, offsets) is shard
+        assert torch.equal(shard, expected), (saved, way)
 
 
 def test_of_a_view_only_its_own_numbers_are_saved(ranks, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 
-from minitrain.craft.loss_by_source import mean_by
+from minitrain.craft.loss_by_source import bits_per_byte, mean_by
 from tests.second_device.any_order import AnyOrder
 
 
@@ -19,3 +22,9 @@ def in_any_order(world):
 
 def test_a_gpu_gives_the_same_bits_twice(ranks):
     assert ranks(1).run(in_any_order) == [True]
+
+
+def test_bits_per_byte():
+    """A model that knows nothing spends 8 bits on each byte, whether it reads bytes or pairs of them."""
+    assert bits_per_byte(math.log(256), 100, 100) == pytest.approx(8)
+    assert bits_per_byte(math.log(256**2), 50, 100) == pytest.approx(8)

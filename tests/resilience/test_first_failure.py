@@ -11,11 +11,7 @@ def report(rank, step, seconds, error):
 
 
 def test_within_a_step_the_clock_decides():
-    reports = [
-        report(0, 7, 2.0, "ValueError: b"),
-        report(1, 7, 1.0, "ValueError: a"),
-        report(2, 8, 0.0, "ValueError: c"),
-    ]
+    reports = [report(*each, "ValueError") for each in ((0, 7, 2.0), (1, 7, 1.0), (2, 8, 0.0))]
     assert first(reports, 3).startswith("rank 1 ")
 
 

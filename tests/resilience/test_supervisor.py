@@ -23,15 +23,6 @@ def plain(code, started):
     return start
 
 
-def test_the_others_are_stopped_and_all_start_again():
-    started = []
-    # In the first attempt rank 1 fails, and the others would run forever; in the second all end.
-    code = "if {number} < 3: exit(7) if {rank} == 1 else time.sleep(999)"
-    crashes = supervise(plain(code, started), 3, lambda: 4)
-    assert [(crash.rank, crash.code, crash.step) for crash in crashes] == [(1, 7, 4)]
-    assert [process.returncode for process in started] == [-9, 7, -9, 0, 0, 0]
-
-
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_crash_that_repeats_at_one_step(most):
     started = []

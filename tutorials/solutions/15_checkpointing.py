@@ -5,7 +5,7 @@ A part goes in place of the stub, below its first line where that begins with %%
 the word mistake stands what the check says about it.
 """
 
-# ruff: noqa: F811, F821
+# ruff: noqa: E402, F811, F821
 
 # %% exercise-1: solution
 
@@ -25,27 +25,35 @@ def worst_stages():
 
 # %% exercise-2: solution
 
+from minitrain.checkpointing.interval import daly
 
-def best_interval(saving, mean):
-    # The goodput has one maximum, and beyond the mean it only falls. So cut off what
-    # cannot contain it.
+
+def longest_save(target, restart, mean):
     low, high = 0.0, mean
-    while high - low > 1e-6 * mean:
-        third = (high - low) / 3
-        if costs.goodput(low + third, saving, 0, mean) < costs.goodput(
-            high - third, saving, 0, mean
-        ):
-            low += third
+    for _ in range(60):
+        middle = (low + high) / 2
+        if costs.goodput(daly(middle, mean), middle, restart, mean) > target:
+            low = middle
         else:
-            high -= third
-    return (low + high) / 2
+            high = middle
+    return low
 
 
-# %% exercise-2: mistake: Young's less δ is too short
+# %% exercise-2: mistake: of 92.9%
+
+from minitrain.checkpointing.interval import daly
 
 
-def best_interval(saving, mean):
-    return (2 * saving * mean) ** 0.5 - saving
+def longest_save(target, restart, mean):
+    low, high = 0.0, mean
+    for _ in range(60):
+        middle = (low + high) / 2
+        # A restart takes time, too.
+        if costs.goodput(daly(middle, mean), middle, 0.0, mean) > target:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 # %% exercise-3: solution

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.checkpointing.asynchronous import Asynchronous
 from minitrain.comm import VirtualClock, World
-from minitrain.comm.memory import storage_bytes
 from minitrain.costs import checkpointing as costs
 from minitrain.lessons.rows import Claim, Rows
 
@@ -27,13 +26,13 @@ SAVES, WORK = 4, 20.0  # virtual seconds between two saves
 
 
 def demo(world: World) -> list[Claim]:
-    """Saves behind a training's back; the table shows stalls, copies, memory, and values that stay as they were."""
+    """Saves behind a training's back; the table shows stalls, and values that stay as they were."""
     rows = Rows("Mohan et al. 2021")
     for name, speed in SPEEDS.items():
         state, written, expected = training(world), [], []
         size = sum(tensor.nbytes for tensor in state.values())
         saver = Asynchronous(lambda now, written=written: written.append(copies_of(now)))
-        stall = copied = 0
+        stall = 0.0
         with VirtualClock() as clock:
             saver.pool = Disk(clock, speed)  # type: ignore[assignment]
             for step in range(SAVES):
@@ -42,22 +41,19 @@ def demo(world: World) -> list[Claim]:
                     tensor.add_(1)
                 expected.append(copies_of(state))
                 before = clock.now
-                with Copies(clock) as copies:
+                with Copies(clock):
                     saver.save(state)
-                stall, copied = stall + clock.now - before, copied + copies.bytes
+                stall += clock.now - before
         saver.wait()
         what, copy = f"stall of {SAVES} saves, on a disk that keeps up and on one that does not", COPY * size
         theory = costs.asynchronous_stall(SAVES, copy, speed * size, WORK)
         rows.time(what, "k·c + (k − 1)·max(0, w − τ)", theory, stall, "derived", case=name, tolerance=1e-9)
-        rows.add("bytes copied while the training waits", "k · S", SAVES * size, copied, case=name)
         # A state that was never written is as wrong as it can be.
         wrong = size * abs(SAVES - len(written))
         for now, then in zip(written, expected, strict=False):
             wrong += sum(now[key].shape != then[key].shape or int((now[key] != then[key]).sum()) for key in then)
         what = "elements written that are not those at the moment of the save"
         rows.add(what, "0", 0, wrong, "elements", case=name, how="compared")
-        memory = storage_bytes(saver.buffer.values())
-        rows.add("bytes of copies in memory", "S", size, memory, "B", "derived", case=name)
     world.draw = lambda: clock.timeline.draw("a save waits for the one before it")
     return rows.claims()
 

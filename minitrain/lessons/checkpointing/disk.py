@@ -37,7 +37,7 @@ class Disk:
 
     def __init__(self, dies: int | None = None, half: bool = False):
         self.dies, self.half = dies, half
-        self.names: list[str] = []  # of the operations so far
+        self.count = 0  # of operations so far
         self.contents: set[Path] = set()  # written, not synced
         self.lists: list[tuple[str, Path, Path | bytes]] = []  # changes of names, in folders that were not synced
         self.paths: dict[int, Path] = {}
@@ -45,10 +45,10 @@ class Disk:
 
     def operation(self, name: str) -> bool:
         """Count; whether to do only half of it."""
-        if len(self.names) == self.dies and not self.half:
+        if self.count == self.dies and not self.half:
             raise Killed(name)
-        self.names.append(name)
-        return len(self.names) - 1 == self.dies
+        self.count += 1
+        return self.count - 1 == self.dies
 
     def mkdir(self, path: Path) -> None:
         self.operation("mkdir")
@@ -156,7 +156,7 @@ def outcomes(
             try:
                 with on(disk):
                     save(root, 1)
-                ended = operation >= len(disk.names)
+                ended = operation >= disk.count
                 if half:
                     continue  # operations other than writes and removals are done or not
             except Killed:

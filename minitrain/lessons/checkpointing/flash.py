@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minitrain.checkpointing.flash import Flash
-from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm import VirtualClock, World
 from minitrain.comm.groups import new_group
 from minitrain.comm.messages import Group
 from minitrain.costs import checkpointing as costs
@@ -32,7 +32,7 @@ ELEMENTS = 501  # of a rank's shard, 8 bytes each
 
 
 def demo(world: World) -> list[Claim]:
-    """Saves into shared memory; the table shows states after dead processes and nodes, bytes, memory and stall."""
+    """Saves into shared memory; the table shows states after dead processes and nodes, memory and stall."""
     # What lies in the CPU's memory is sent from there, which NCCL cannot.
     rows, n, size, group = Rows(GEMINI), world.size, 8 * ELEMENTS, new_group(range(world.size), backend="gloo")
     for dies in ("a process", "the last rank's node"):
@@ -43,16 +43,14 @@ def demo(world: World) -> list[Claim]:
         with memory() as folder:
             flash = Flash(folder, state(world, 0), RUN, group=group)
             held = sum(file.stat().st_size for file in folder.iterdir())
-            with Ledger() as ledger:
-                for step in (1, 2, 3):
-                    flash.save(step, state(world, step))
+            for step in (1, 2, 3):
+                flash.save(step, state(world, step))
             if "node" in dies and world.rank == n - 1:
                 shutil.rmtree(folder)
                 folder.mkdir()
             del flash
             rows.add(what, "0", 0, restored(world, folder, group), "elements", how="compared")
         rows.add("bytes of memory", "4S + 64", costs.flash_memory(size), held, "B", "derived", case=dies)
-        rows.add("bytes sent in 3 saves", "3S", 3 * size * (n > 1), ledger.sent, case=dies)
     with memory() as folder:
         flash = Flash(folder, state(world, 0), RUN, group=group)
         # The numbers in the head of a slot take no time.

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.craft.loss_by_source`: means over all ranks as on one device, and bits per byte.
+"""The lesson of `minitrain.craft.loss_by_source`: means over all ranks as on one device.
 
 A sum of N numbers in any order is off by at most γ = Nu/(1 − Nu) of the sum of their absolute values, with u = 2⁻⁵³ in
 float64 (Higham 2002, §4.2). Losses are above 0, so two orders give means that differ by at most 2γ of the mean, and a
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import Ledger, World
-from minitrain.craft.loss_by_source import bits_per_byte, mean_by
+from minitrain.craft.loss_by_source import mean_by
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.craft import common
 from minitrain.lessons.rows import Claim, Rows
 
-SOURCES, PILE, HIGHAM = ("prose", "code"), "Gao et al. 2020, §3.1", "Higham 2002, §4.2"
-UNIT = 2.0**-53
+SOURCES = ("prose", "code")
 
 
 def demo(world: World) -> list[Claim]:
@@ -33,20 +32,10 @@ def demo(world: World) -> list[Claim]:
         means, _ = mean_by(losses, sources[:, None], len(SOURCES))
     all_losses, all_sources = (torch.cat(each) for each in zip(*every, strict=True))
     right = torch.stack([all_losses[all_sources == number].mean() for number in range(len(SOURCES))])
-    bound = 2 * (all_losses.numel() + 1) * UNIT * right.max().item()
+    bound = 2 * (all_losses.numel() + 1) * 2.0**-53 * right.max().item()
     what = "mean loss of each source: largest difference from one device with all samples"
-    rows.near(what, means, right, bound, "2γ · Σ losses / N", HIGHAM)
+    rows.near(what, means, right, bound, "2γ · Σ losses / N", "Higham 2002, §4.2")
     rows.add("bytes into the all-reduce", "2 · 8 · sources", 16 * len(SOURCES), ledger.payload("all_reduce"))
-
-    # A model that knows how often each byte comes, asked for bytes, and for pairs: as likely as their bytes together.
-    text = Text.load().training[:100_000].long()
-    shares = torch.bincount(text, minlength=256).double() / len(text)
-    of_byte, rounding = -shares.log()[text], {"how": "compared", "tolerance": 4 * len(text) * UNIT}
-    of_pair = of_byte.view(-1, 2).sum(1)
-    what, entropy = "bits per byte of the same text and model, in bytes and in pairs of bytes", shares * shares.log2()
-    for case, each in (("bytes", of_byte), ("pairs", of_pair)):
-        found = bits_per_byte(each.mean().item(), len(each), len(text))
-        rows.add(what, "H = −Σ p log₂ p", -entropy.nansum().item(), found, "bits", PILE, case=case, **rounding)
     return rows.claims()
 
 

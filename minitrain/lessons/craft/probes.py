@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.craft.probes`: probabilities that add up to 1, and what a training does to them."""
+"""The lesson of `minitrain.craft.probes`: probabilities that add up to 1, after a training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from minitrain.lessons.craft import common
 from minitrain.lessons.rows import Claim, Rows
 
 PROMPT, RIGHT, WRONG = b"one of th", b"e ", b"q "
-BLIMP, CARLINI = "Warstadt et al. 2020, §3", "Carlini et al. 2019, §4"
+BLIMP = "Warstadt et al. 2020, §3"
 
 
 def demo(world: World) -> list[Claim]:
-    """Asks a small GPT during its training how it would go on; the table compares the answers before and after."""
-    rows, training, path, steps = Rows(), common.Training(world, lr=1e-2), {}, 120
+    """Asks a small GPT after its training how it would go on; the table shows its answers."""
+    rows, training, steps = Rows(), common.Training(world, lr=1e-2), 120
 
     def model(tokens: torch.Tensor) -> torch.Tensor:
         return training.model(tokens.to(world.device))[0].cpu()
@@ -25,12 +25,9 @@ def demo(world: World) -> list[Claim]:
     def asked(prompt: bytes, continuation: bytes) -> float:
         return probes.log_probability(model, prompt, continuation, common.SEQ)
 
-    with world.timed(f"{steps} steps with probes"):
-        for number in range(steps + 1):
-            if number % 10 == 0:
-                path[number] = asked(PROMPT, RIGHT), asked(PROMPT, WRONG)
-            if number < steps:
-                training.step(number)
+    with world.timed(f"{steps} steps"):
+        for number in range(steps):
+            training.step(number)
     every = math.fsum(math.exp(asked(PROMPT, bytes([token]))) for token in range(256))
     # In float64 a sum of 256 probabilities rounds 255 times, and so does the softmax; logarithms are below 16.
     what, rounding = "probabilities of all tokens that may follow, added up", 2 * (256 + 16) * 2.0**-53
@@ -40,8 +37,6 @@ def demo(world: World) -> list[Claim]:
     formula = "Σ log p(xᵢ | x₁ … xᵢ₋₁)"
     # The model computes in float32, and other kernels may compute a shorter text.
     rows.add(what, formula, 0, abs(at_once - one_by_one), "1", BLIMP, how="compared", absolute=1e-4)
-    what = "log-probability of a frequent word's end, after the run and before it"
-    rows.add(what, "log p after ≥ log p before", path[0][0], at_once, "nats", CARLINI, how="compared", relation=">=")
     what, formula = "how much likelier than letters that never follow, after the run", "log p(right) > log p(wrong)"
     found = probes.prefers(model, PROMPT, RIGHT, WRONG, common.SEQ)
     rows.add(what, formula, 0, found, "nats", BLIMP, how="compared", relation=">=")

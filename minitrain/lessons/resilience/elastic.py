@@ -30,13 +30,10 @@ def demo(world: World) -> list[Claim]:
     """Lets a rank join a running training and another leave; the table compares it with a training on one device."""
     rows = Rows("derived")
     losses = "losses that differ from one device's while a rank joins and one leaves, ordered sums"
-    weights = "elements of the weights that differ from one device's when this rank ends"
-    ranks = "generations in which this rank's number is not its place: survivors, then newcomers"
     ways = {"in place": "T", "by a restart of all": "T + Σ (change mod every)"}
     steps = "steps that rank 0 computes in all, where a change is dealt with {}"
     if world.size == 1:
-        for what in (losses, weights, ranks):
-            rows.needs(2, what, "0")
+        rows.needs(2, losses, "0")
         for way, formula in ways.items():
             rows.needs(2, steps.format(way), formula)
         return rows.claims()
@@ -47,9 +44,6 @@ def demo(world: World) -> list[Claim]:
             member = take_part(world, restarts=way != "in place")
         wrong = sum(loss != alone.losses[step][1] for step, loss in member.losses)
         rows.add(losses, "0", 0, wrong, "losses", case=way, how="compared")
-        rows.equal(weights, member.weights, alone.versions[member.done], case=way)
-        misplaced = sum(number != place for number, place in member.ranks)
-        rows.add(ranks, "0", 0, misplaced, "generations", case=way, how="compared")
         again = costs.steps_with_crashes(STEPS, EVERY, [JOINS, LEAVES]) if way != "in place" else STEPS
         rows.add(steps.format(way), formula, again, gather_objects(len(member.losses))[0], "steps")
     return rows.claims()
@@ -61,8 +55,7 @@ class Member:
     Attributes:
         done: Steps that are in the weights and in the momentum.
         losses: Each with the number of its step, as often as it was computed.
-        versions: The weights at first, and after each step.
-        ranks: This rank's number in each generation, and in the group of its members.
+        ranks: This rank's number in each generation.
     """
 
     def __init__(self, device: torch.device, meeting: Rendezvous | None = None, groups: Sequence[Any] = ()):
@@ -71,7 +64,7 @@ class Member:
         self.done, self.weights = 0, training.weights(device)
         self.momentum = torch.zeros_like(self.weights)
         self.saved = self.done, self.weights, self.momentum
-        self.losses, self.versions, self.ranks = list[tuple[int, float]](), [self.weights], list[tuple[int, int]]()
+        self.losses, self.ranks = list[tuple[int, float]](), list[int]()
 
     def join(self, number: int, restarts: bool) -> None:
         """Be a member of a generation, with the state of its rank 0."""
@@ -79,7 +72,7 @@ class Member:
         if restarts:
             self.done, self.weights, self.momentum = self.saved
         generation, self.group = self.meeting.join(self.done), self.groups[number]
-        self.ranks.append((generation.rank, rank_and_size(self.group)[0]))
+        self.ranks.append(generation.rank)
         assert self.group is not None
         source = dist.get_group_rank(self.group, int(generation.members[0]))
         state = torch.tensor([self.done], device=self.device), self.weights.clone(), self.momentum.clone()
@@ -99,7 +92,6 @@ class Member:
             self.momentum = training.MOMENTUM * self.momentum + total / MICRO_BATCHES
             self.weights = self.weights - training.LR * self.momentum
             self.done += 1
-            self.versions.append(self.weights)
             if self.done % EVERY == 0:
                 self.saved = self.done, self.weights, self.momentum
 

@@ -8,12 +8,12 @@ from torch import Tensor
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, rank_and_size
+from minitrain.comm.messages import Group
 from minitrain.costs import resilience as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.resilience import training
 from minitrain.lessons.rows import Rows
-from minitrain.resilience.ordered_sum import ordered_norm, ordered_sum, share
+from minitrain.resilience.ordered_sum import ordered_sum, share
 
 MICRO_BATCHES, STEPS = 13, 3  # a number that ranks need not divide
 BETA = 2.0**-30  # virtual seconds per byte: a power of two, so that no time rounds
@@ -29,16 +29,11 @@ def demo(world: World) -> list[Claim]:
         found = train(world, lambda g, group=group: ordered_sum(g, group), mine)
         what = f"elements that differ from one device's after {STEPS} steps, for each number of ranks"
         rows.add(what, "0", 0, different(found, right), "elements", case=f"{ranks} ranks", how="compared")
-        gradient = torch.ones(training.ELEMENTS, device=world.device)
-        with Ledger() as ledger:
-            ordered_sum([gradient], group)
-        predicted = costs.ordered_sum_sent(gradient.nbytes, rank_and_size(group)[0], ranks)
-        what = "bytes sent by this rank in one sum, for each number of ranks"
-        rows.add(what, "S per neighbor", predicted, ledger.sent, case=f"{ranks} ranks")
-        if ranks == n:
-            chain = costs.ordered_sum_sent_in_all(gradient.nbytes, n)
-            in_all = sum(gather_objects(ledger.sent))
-            rows.add("bytes sent by all ranks in one sum", "2(n − 1) S", chain, in_all)
+    gradient = torch.ones(training.ELEMENTS, device=world.device)
+    with Ledger() as ledger:
+        ordered_sum([gradient])
+    chain, in_all = costs.ordered_sum_sent_in_all(gradient.nbytes, n), sum(gather_objects(ledger.sent))
+    rows.add("bytes sent by all ranks in one sum", "2(n − 1) S", chain, in_all)
     for pieces in (4, 1, 16):
         gradient = torch.ones(960, device=world.device)
         with VirtualClock(0.0, BETA) as clock:
@@ -50,12 +45,12 @@ def demo(world: World) -> list[Claim]:
 
 
 def train(world: World, total_of: training.Sum, mine: range) -> Tensor:
-    """Weights after some steps of SGD with momentum and clipping; this rank computes the micro-batches `mine`."""
+    """Weights after some steps of SGD with momentum; this rank computes the micro-batches `mine`."""
     w = training.weights(world.device)
     m = torch.zeros_like(w)
     for step in range(STEPS):
         mean = total_of(training.gradients(w, step, mine)) / MICRO_BATCHES
-        m = training.MOMENTUM * m + training.clip(mean, ordered_norm(mean))
+        m = training.MOMENTUM * m + mean
         w = w - training.LR * m
     return w
 

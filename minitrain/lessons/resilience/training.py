@@ -10,7 +10,7 @@ from torch import Tensor
 
 INPUTS, HIDDEN, SAMPLES = 8, 17, 5
 ELEMENTS = INPUTS * HIDDEN + HIDDEN  # 153, which neither 2 nor 4 divides
-LR, MOMENTUM, CLIP = 0.1, 0.9, 0.3
+LR, MOMENTUM = 0.1, 0.9
 Sum = Callable[[Sequence[Tensor]], Tensor]
 
 
@@ -42,7 +42,3 @@ def in_order(found: Sequence[Tensor]) -> Tensor:
     for gradient in found:
         total = total + gradient
     return total
-
-
-def clip(mean: Tensor, norm: float) -> Tensor:
-    return mean * min(1.0, CLIP / norm)
