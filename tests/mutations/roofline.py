@@ -39,8 +39,8 @@ MUTATIONS = table(
     by_claim("roofline.overlap", "elements that differ"),
     ("roofline.overlap.backward", "gradient @ weight.T", "gradient @ weight"),
     ("roofline.overlap.split", "reduce(partial).wait()", "reduce(partial * 1).wait() * 2"),
-    by_claim("roofline.overlap", "bytes sent by this rank"),
     ("roofline.overlap.backward", "reduce(own)", "reduce(reduce(own).wait())"),
+    by_claim("roofline.overlap", "time of forward with sharded weights"),
     (
         "roofline.overlap.gathered",
         "weight = coming.wait()  # (D, D",
