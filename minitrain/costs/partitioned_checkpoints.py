@@ -6,9 +6,7 @@ b batch, s sequence, h hidden, t tensor-parallel ranks, w bytes of an element.
 
 from __future__ import annotations
 
-from minitrain.costs.communication import Traffic, ring_all_gather, ring_all_reduce
-
-ALL_REDUCES = 6  # of a recomputed block: two in forward, two in the second forward, two in backward
+from minitrain.costs.communication import Traffic, ring_all_gather
 
 
 def part(elements: int, ranks: int) -> int:
@@ -22,15 +20,8 @@ def kept(layers: int, batch: int, sequence: int, hidden: int, ranks: int = 1, it
 
 
 def gathers(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """What a rank sends in a step so that each block's input is whole again: L all-gathers of bsh elements."""
+    """What a rank sends in a step so that each block's input is whole again: L all-gathers of bsh elements.
+
+    A recomputed block sends six all-reduces, which are two all-gathers each: this is a twelfth of them (§8).
+    """
     return layers * ring_all_gather(ranks * part(elements, ranks), item_size, ranks, rank)
-
-
-def all_reduces(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """6L all-reduces of bsh elements: what a rank sends in a step of recomputed tensor-parallel blocks (§8)."""
-    return ALL_REDUCES * layers * ring_all_reduce(elements, item_size, ranks, rank)
-
-
-def overhead() -> float:
-    """1/12: what P_a sends, over what the block's all-reduces of two all-gathers each send (§8: "less than 10 %")."""
-    return 1 / (2 * ALL_REDUCES)

@@ -38,7 +38,7 @@ class ZeroOffload(Zero2):
         super().keep(number, mean.to("cpu", copy=True))
 
     def step(self) -> None:
-        assert all(shard.grad is not None for shard in self.shards), "a parameter is unused: freeze it"
+        assert all(shard.grad is not None for shard in self.shards), "a parameter is unused: take it out of the module"
         self.optimizer.step()
         for flat, shard in zip(self.flats, self.shards, strict=True):
             # Host to device: the new shard goes where the all-gather takes it from.

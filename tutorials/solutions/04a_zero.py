@@ -39,7 +39,7 @@ def stage2_bytes(buffers, ranks):
     return total
 
 
-# %% exercise-2: mistake: each buffer is padded before it is cut
+# %% exercise-2: mistake: Is each buffer padded before it is
 
 
 def stage2_bytes(buffers, ranks):
@@ -48,21 +48,6 @@ def stage2_bytes(buffers, ranks):
 
 
 # %% exercise-3: solution
-
-
-def gathered_in_order(units, micro_batches):
-    # Forward, then backward, which begins with the last.
-    return (units + units[::-1]) * micro_batches
-
-
-# %% exercise-3: mistake: backward begins with the last unit
-
-
-def gathered_in_order(units, micro_batches):
-    return (units + units) * micro_batches
-
-
-# %% exercise-4: solution
 
 
 class ShardedProduct(torch.autograd.Function):
@@ -77,7 +62,7 @@ class ShardedProduct(torch.autograd.Function):
         return gradient @ gathered(shard).T, scattered(x.T @ gradient)
 
 
-# %% exercise-4: mistake: the whole weight is kept from forward to backward
+# %% exercise-3: mistake: the whole weight is kept from forward to backward
 
 
 class ShardedProduct(torch.autograd.Function):
@@ -93,7 +78,7 @@ class ShardedProduct(torch.autograd.Function):
         return gradient @ weight.T, scattered(x.T @ gradient)
 
 
-# %% exercise-5: solution
+# %% exercise-4: solution
 
 
 class MyZero1(nn.Module):
@@ -133,7 +118,7 @@ class MyZero1(nn.Module):
         self.module.zero_grad()
 
 
-# %% exercise-5: mistake: does each rank get the shards that the others have stepped?
+# %% exercise-4: mistake: does each rank get the shards that the others have stepped?
 
 
 class MyZero1(nn.Module):

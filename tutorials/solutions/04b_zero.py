@@ -42,29 +42,13 @@ def tokens(flops, efficiency, ranks, bandwidth):
 # %% exercise-3: solution
 
 
-def needed(temporaries, checkpoint, region):
-    kept = len(temporaries) * checkpoint
-    return kept + max(temporaries) + checkpoint if region else kept + sum(temporaries)
-
-
-# %% exercise-3: mistake: a block's output also needs room
-
-
-def needed(temporaries, checkpoint, region):
-    kept = len(temporaries) * checkpoint
-    return kept + max(temporaries) if region else kept + sum(temporaries)
-
-
-# %% exercise-4: solution
-
-
 def mean_shard(gradient):
     shard = reduce_scatter(gradient, node).wait()
     all_reduce(shard, replicas).wait()
     return shard / size
 
 
-# %% exercise-4: mistake: a reduce-scatter adds two ranks
+# %% exercise-3: mistake: a reduce-scatter adds two ranks
 
 
 def mean_shard(gradient):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minitrain.comm import Ledger, World
+from minitrain.comm import World
 from minitrain.comm.timeline import Span
 from minitrain.costs import communication, data_parallel
 from minitrain.costs import roofline as costs
@@ -28,11 +28,10 @@ ITEM = 8  # float64, in which sums of whole numbers do not round
 
 @dataclass(frozen=True)
 class Run:
-    """One call on the virtual machine: its result, the machine, and bytes sent by this rank."""
+    """One call on the virtual machine."""
 
     result: Sequence[Tensor]
     machine: VirtualMachine
-    sent: int
 
     @property
     def time(self) -> float:
@@ -60,9 +59,9 @@ class Trial:
 
     def run(self, call: Callable[[VirtualMachine], Sequence[Tensor]]) -> Run:
         machine = VirtualMachine(self.speed, LINK)
-        with Ledger() as ledger, machine:
+        with machine:
             result = call(machine)
-        return Run(result, machine, ledger.sent)
+        return Run(result, machine)
 
     def backward(self, rows: int, hide: bool = True) -> Run:
         """Data parallelism, with so many tokens on each rank."""
@@ -123,23 +122,10 @@ def demo(world: World) -> list[Claim]:
         for hide, run in runs.items():
             rows.equal(SAME, run.result, right, case=f"{name}, {'hidden' if hide else 'waited for'}")
     rows.equal(SAME, split.result, trial.one_device_split(least), case="split layers")
-    sent(rows, trial, least, backward[True], gathered[True], split)
     for tokens in (least // 4, least, 4 * least):
         times(rows, trial, tokens)
     threshold(rows, trial)
     return rows.claims()
-
-
-def sent(rows: Rows, trial: Trial, tokens: int, backward: Run, gathered: Run, split: Run) -> None:
-    """Claim what this rank sends."""
-    n, rank, elements = trial.ranks, trial.world.rank, trial.width**2
-    gradient = communication.ring_all_reduce(elements, ITEM, n, rank).bytes
-    weight = communication.ring_all_gather(elements, ITEM, n, rank).bytes
-    output = communication.ring_all_reduce(tokens * trial.width, ITEM, n, rank).bytes
-    what = "bytes sent by this rank: K gradients; sharded weights, outputs of split layers"
-    rows.add(what, "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009")
-    rows.add(what, "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, case="sharded weights")
-    rows.add(what, "2 · 2(n−1)/n · w·T·D", 2 * output, split.sent, case="outputs")
 
 
 def times(rows: Rows, trial: Trial, tokens: int) -> None:

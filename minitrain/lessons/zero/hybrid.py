@@ -1,6 +1,6 @@
-"""The lesson of `minitrain.zero.hybrid`: bytes within a node and across nodes, what is held, and the mean of all ranks.
+"""The lesson of `minitrain.zero.hybrid`: bytes within a node and across nodes, and the mean of all ranks.
 
-The ranks are assumed to be on several nodes, on one node, and each on a node of its own.
+The ranks are assumed to be on several nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World, axes
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
-from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.comm.messages import Group
 from minitrain.costs import hybrid_sharding as costs
 from minitrain.costs import zero as zero_costs
@@ -28,49 +27,32 @@ def demo(world: World) -> list[Claim]:
     """Divides the model within nodes, with a replica on each; the table shows bytes on both kinds of links."""
     micro_batches, n, rows = 3, world.size, Rows("Zhao et al. 2023, §3.2.2")
     nodes = next((d for d in range(2, n + 1) if n % d == 0), 1)
-    meshes = {number: axes(node=number, local=n // number) for number in dict.fromkeys((nodes, 1, n))}
-    for number, mesh in meshes.items():
-        local, case = n // number, f"{number} nodes of {n // number}"
-        node, replicas = mesh.get_group("local"), mesh.get_group("node")
-        small_form = partial(hybrid.HybridZero3, group=node, replicas=replicas)
-        model = small.wrap(world, small_form)
-        with Ledger() as ledger:
-            small.step(world, model, micro_batches=micro_batches)
-        padded = sum(local * zero_costs.shard_elements(line.elements, local) for line in small.lines())
-        within, across = costs.volume(padded, local, micro_batches)
-        step = f"in a step of {micro_batches} micro-batches"
-        what = f"small form: bytes of reduce-scatters and all-gathers within a node {step}"
-        counted = sum(ledger.payload(verb, node.group_desc) for verb in ("all_gather", "reduce_scatter"))
-        rows.add(what, "3A · padded Ψ · w", 4 * within, counted, case=case)
-        what, counted = f"small form: bytes of all-reduces across nodes {step}", ledger.payload("all_reduce")
-        rows.add(what, "padded Ψ · w / L", 4 * across, counted, case=case)
-        held = [tensor for unit in model.units for tensor in (unit.shard, unit.shard.grad, unit.flat)]
-        rows.add(
-            "small form: bytes of parameters, gradients and optimizer states on each rank",
-            "Σ of sw + sw + Ks + c, s = ⌈E/L⌉",
-            sum(zero_costs.held(3, small.lines(), local).values()),
-            storage_bytes([*held, *optimizer_states(model.optimizer)]),
-            case=case,
-        )
-        small.like_full_form(rows, world, small_form, partial(HybridZero3, replicas=replicas), case, comm=Comm(node))
+    local, mesh = n // nodes, axes(node=nodes, local=n // nodes)
+    node, replicas = mesh.get_group("local"), mesh.get_group("node")
+    small_form = partial(hybrid.HybridZero3, group=node, replicas=replicas)
+    model = small.wrap(world, small_form)
+    with Ledger() as ledger:
+        small.step(world, model, micro_batches=micro_batches)
+    padded = sum(local * zero_costs.shard_elements(line.elements, local) for line in small.lines())
+    within, across = costs.volume(padded, local, micro_batches)
+    step = f"in a step of {micro_batches} micro-batches"
+    what = f"small form: bytes of reduce-scatters and all-gathers within a node {step}"
+    counted = sum(ledger.payload(verb, node.group_desc) for verb in ("all_gather", "reduce_scatter"))
+    rows.add(what, "3A · padded Ψ · w", 4 * within, counted)
+    what, counted = f"small form: bytes of all-reduces across nodes {step}", ledger.payload("all_reduce")
+    rows.add(what, "padded Ψ · w / L", 4 * across, counted)
+    small.like_full_form(rows, world, small_form, partial(HybridZero3, replicas=replicas), comm=Comm(node))
 
-    what = f"bytes that leave a node in a step of A = {micro_batches} micro-batches, "
-    divided = f"{what}hybrid", "2(N−1)/N · padded Ψ · w"
-    flat = f"{what}stage 3 over all ranks", "3A · (n−1)/n · padded Ψ · w"
-    if nodes == 1:
-        rows.needs(2, *divided)
-        rows.needs(2, *flat)
-        return rows.claims()
     # The full forms, through rings, whose messages a ledger sees.
-    local = n // nodes
-    node, replicas = (Comm(meshes[nodes].get_group(name), ring) for name in ("local", "node"))
-    model = small.wrap(world, HybridZero3, comm=node, replicas=replicas)
-    across = meshes[nodes].get_group("node").group_desc
-    sent = leaving(world, model, micro_batches, node.group, lambda entry: entry.group == across)
-    rows.add(*divided, costs.out_of_a_node(small.lines(), nodes, local, world.rank // local), sent)
+    what = f"bytes that leave a node in a step of A = {micro_batches} micro-batches"
+    model = small.wrap(world, HybridZero3, comm=Comm(node, ring), replicas=Comm(replicas, ring))
+    sent = leaving(world, model, micro_batches, node, lambda entry: entry.group == replicas.group_desc)
+    predicted = costs.out_of_a_node(small.lines(), nodes, local, world.rank // local)
+    rows.add(f"{what}, hybrid", "2(N−1)/N · padded Ψ · w", predicted, sent)
     model = small.wrap(world, Zero3, comm=Comm(collectives=ring))
-    sent = leaving(world, model, micro_batches, node.group, lambda entry: entry.peer // local != world.rank // local)
-    rows.add(*flat, costs.out_of_a_node_without(small.lines(), nodes, local, micro_batches), sent)
+    sent = leaving(world, model, micro_batches, node, lambda entry: entry.peer // local != world.rank // local)
+    predicted = costs.out_of_a_node_without(small.lines(), nodes, local, micro_batches)
+    rows.add(f"{what}, stage 3 over all ranks", "3A · (n−1)/n · padded Ψ · w", predicted, sent)
     return rows.claims()
 
 

@@ -23,23 +23,14 @@ def demo(world: World) -> list[Claim]:
     on_device = storage_bytes([*model.flats, *model.module.parameters(), *gradients])
     rows.add("small form: bytes on the device", "4Ψ", held["parameters"], on_device)
     host = [*model.shards, *(shard.grad for shard in model.shards), *optimizer_states(model.optimizer)]
-    # The host has a shard of the parameters, too, as large as that of the gradients.
+    # The host has a shard of the parameters, too, as large as that of the gradients; both cross.
     predicted = 2 * held["gradients"] + held["optimizer states"]
     rows.add("small form: bytes on the host", "(4 + 12)Ψ/n", predicted, storage_bytes(host))
     for many in (micro_batches, 1):
         with Crossings(host) as found:
             small.step(world, model, micro_batches=many)
         step, case = f"in a step of A = {micro_batches} micro-batches, and of one", f"A = {many}"
-        once = crossing(small.lines(), world.size)
-        rows.add(f"bytes copied to the host {step}", "A · 4Ψ/n", many * once, found.out, case=case)
-        rows.add(f"bytes copied to the device {step}", "4Ψ/n", once, found.back, case=case)
+        rows.add(f"bytes copied to the host {step}", "A · 4Ψ/n", many * held["gradients"], found.out, case=case)
+        rows.add(f"bytes copied to the device {step}", "4Ψ/n", held["gradients"], found.back, case=case)
     small.like_full_form(rows, world, offload.ZeroOffload, Zero2, "stage 2's")
     return rows.claims()
-
-
-def crossing(lines: list[costs.Line], ranks: int) -> int:
-    """Bytes of a rank's shards, w⌈E/n⌉ each: gradients go out in each micro-batch, and parameters come back in a step.
-
-    Source: Ren et al. 2021, §3.3, for one rank, and §4.2.
-    """
-    return sum(line.item_size * costs.shard_elements(line.elements, ranks) for line in lines)

@@ -27,7 +27,7 @@ def demo(world: World) -> list[Claim]:
     micro_batches = 3
     rows = Rows("Rajbhandari et al. 2021, §6.1 and §6.2")
     step, lines = f"in a step of A = {micro_batches} micro-batches, and of one", small.lines()
-    for where, many in (("host", micro_batches), ("disk", micro_batches), ("host", 1)):
+    for where, many in (("host", micro_batches), ("disk", 1)):
         case = f"{where}, A = {many}"
         with TemporaryDirectory() as folder:
             model = small.wrap(world, technique.ParameterOffload, folder=folder if where == "disk" else "")
@@ -51,20 +51,18 @@ def demo(world: World) -> list[Claim]:
 
 
 def like_stage3(rows: Rows, world: World) -> None:
-    """Claim that three steps leave stage 3's bits on the host and in the files: the same arithmetic elsewhere."""
+    """Claim that three steps leave stage 3's bits in the files: the same arithmetic elsewhere."""
     with TemporaryDirectory() as folder:
         right = small.wrap(world, stage3.Zero3)
-        host = small.wrap(world, technique.ParameterOffload)
         disk = small.wrap(world, technique.ParameterOffload, folder=folder)
         for number in range(3):
-            for each in (right, host, disk):
+            for each in (right, disk):
                 small.step(world, each, number, micro_batches=2)
         # Read as any program would, not through the memory into which they are mapped.
         files = [Path(folder, f"rank{world.rank}.block{number}").read_bytes() for number in range(small.LAYERS)]
     read = [torch.frombuffer(bytearray(file), dtype=torch.float32) for file in files]
-    what = "elements on the host, and in the files, that differ from stage 3's after 3 steps of AdamW"
-    rows.equal(what, small.shards_of(host), small.shards_of(right), "θ = θ_3", case="host")
-    rows.equal(what, read, small.shards_of(right), "θ = θ_3", case="disk")
+    what = "elements in the files that differ from stage 3's after 3 steps of AdamW"
+    rows.equal(what, read, small.shards_of(right), "θ = θ_3")
 
 
 class Diary:

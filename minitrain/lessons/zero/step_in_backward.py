@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.zero.step_in_backward`: bytes of gradients, equal weights, what a norm needs."""
+"""The lesson of `minitrain.zero.step_in_backward`: bytes of gradients, equal weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from minitrain.comm import Peak, World
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.optimizers.adam import Adam
 from minitrain.zero.step_in_backward import StepInBackward
 
 WIDTHS = (64, 256, 128, 128, 32)  # of a chain of layers, the second of which is the largest
@@ -43,13 +42,11 @@ def demo(world: World) -> list[Claim]:
     what = "most bytes of gradients at once, stepped inside backward: the largest layer's"
     rows.add(what, "w · largest layer", max(sizes), most_gradients(world, StepInBackward), **slack)
 
-    ways: dict[str, Any] = {"SGD": torch.optim.SGD, "Adam": Adam, "torch's AdamW": torch.optim.AdamW}
+    ways: dict[str, Any] = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
     what = f"weights that differ after {STEPS} steps from those stepped after backward: {', '.join(ways)}"
     for name, optimizer_class in ways.items():
         inside, after = (trained(world, way(chain(world), optimizer_class, lr=0.1)) for way in (StepInBackward, After))
         rows.equal(what, inside, after, "θ_inside = θ_after", case=name)
-    what = "layers already stepped when the last gradient arrives, which a global norm waits for"
-    rows.add(what, "L − 1", len(sizes) - 1, stepped_by_then(world), "layers", "derived")
     return rows.claims()
 
 
@@ -80,18 +77,3 @@ def trained(world: World, model: Any) -> list[Tensor]:
         loss(world, model, seed).backward()
         model.step()
     return list(model.module.parameters())
-
-
-def stepped_by_then(world: World) -> int:
-    """How many weights are no longer what they were when backward has the first layer's gradient, which is its last."""
-    module, seen = chain(world), []
-    weights = list(module.parameters())
-    before = [weight.detach().clone() for weight in weights]
-
-    def look(_: Tensor) -> None:
-        seen.append(sum(not torch.equal(now, then) for now, then in zip(weights, before, strict=True)))
-
-    # Hooks are called in the order in which they were registered: this one before the step of its own weight.
-    weights[0].register_post_accumulate_grad_hook(look)
-    loss(world, StepInBackward(module, torch.optim.SGD, lr=0.1)).backward()
-    return seen[0]

@@ -59,11 +59,6 @@ def spans_of_stage3(world: World, stage: Any) -> list[Span]:
     ]
 
 
-def carrying(ranks: int) -> float:
-    """Virtual seconds of a reduce-scatter, or of an all-gather, of a layer: c."""
-    return ring_reduce_scatter_time(4 * 256 * ranks, ranks, ALPHA, BETA)
-
-
 def step_time(ranks: int, layers: int, forward: float, backward: float, prefetch: bool = True) -> float:
     """Virtual seconds of a step of stage 3 with two layers or more.
 
@@ -75,7 +70,7 @@ def step_time(ranks: int, layers: int, forward: float, backward: float, prefetch
     while each other but the first runs, the reduce-scatter of the one before and the gathering of the next: max(B, 2c);
     while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter follows.
     """
-    carry = carrying(ranks)
+    carry = ring_reduce_scatter_time(4 * 256 * ranks, ranks, ALPHA, BETA)  # c, of an all-gather as well
     if not prefetch:
         return layers * (forward + backward + 3 * carry)
     there = carry + (layers - 1) * max(forward, carry) + forward
