@@ -55,11 +55,6 @@ def naive_all_reduce(elements: int, item_size: int, ranks: int, rank: int) -> Tr
     return one(elements, item_size, ranks - 1 if rank == 0 else 1)
 
 
-def naive_root_load(elements: int, item_size: int, ranks: int) -> int:
-    """Bytes through rank 0 in an all-reduce, in and out: 2(n−1) · S."""
-    return 2 * (ranks - 1) * elements * item_size
-
-
 # ---- ring: Patarasuk & Yuan 2009 ----
 
 

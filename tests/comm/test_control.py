@@ -30,29 +30,15 @@ def test_objects_of_any_length_come_whole_and_in_rank_order(ranks):
     assert ranks(4).run(gathered) == [True] * 4
 
 
-def disagree(world, odd_rank, how):
-    tensor = torch.zeros(4, 2, dtype=torch.complex64 if how == "conjugated" else torch.float32)
-    if world.rank == odd_rank:
-        tensor = {
-            "gaps": torch.zeros(2, 4).T,
-            "conjugated": torch.zeros(4, 2, dtype=torch.complex64).conj(),
-        }[how]
-    with pytest.raises(ValueError) as error:
-        agree("all_reduce", tensor)
+def disagree(world):
+    tensor = torch.zeros(4, 2, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="all_reduce: `tensor` is conjugated or negated when it is read on rank 1"):
+        agree("all_reduce", tensor.conj() if world.rank == 1 else tensor)
     agree("all_reduce", torch.zeros(1))  # the ranks are still in step
-    return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("gaps", "all_reduce: `tensor` is not contiguous on rank 1"),
-        ("conjugated", "all_reduce: `tensor` is conjugated or negated when it is read on rank 1"),
-    ],
-)
-def test_every_rank_gets_the_same_error(ranks, how, says):
-    for said in ranks(3).run(disagree, 1, how):
-        assert said.startswith(says)
+def test_every_rank_gets_the_same_error(ranks):
+    ranks(3).run(disagree)
 
 
 def different_calls(world):

@@ -22,6 +22,15 @@ def test_where_elements_divide_the_ring_sends_the_least_possible(n, each):
     assert costs.busiest(costs.naive_all_reduce, each * n, 4, n).bytes == (n - 1) * total
 
 
+@given(st.integers(4, 20))
+def test_ring_and_tree_cross(n):
+    """At the crossing both take the same time; up to three ranks a ring has no more steps than a tree."""
+    size = costs.crossover(n, 1e-5, 2e-11)
+    around, through = (time(size, n, 1e-5, 2e-11) for time in (costs.ring_all_reduce_time, costs.tree_all_reduce_time))
+    assert size > 0 and around == pytest.approx(through)
+    assert costs.crossover(3, 1e-5, 2e-11) == 0
+
+
 # nccl-tests: the summary of doc/PERFORMANCE.md, and GatherGetBw, ScatterGetBw and SendRecvGetBw of src/*.cu.
 PUBLISHED_BUS_FACTORS = {
     "all_reduce": "2*(n-1)/n",

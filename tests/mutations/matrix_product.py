@@ -40,8 +40,6 @@ MUTATIONS = table(
         "exchange(tensor, (rank + 1) % ranks, incoming, (rank - 1) % ranks",
         "exchange(tensor, (rank - 1) % ranks, incoming, (rank + 1) % ranks",
     ),
-    by_claim("matrix_product.first_messages", "relay: bytes and messages"),
-    ("lessons.matrix_product.first_messages.demo", "int(rank < ranks - 1)", "1"),
     by_claim("matrix_product.first_messages", "in turn: time until"),
     ("matrix_product.first_messages.shift_in_turn", "rank % 2 == 0", "rank == 0"),
     by_claim("matrix_product.first_messages", "at once: time until"),
@@ -53,6 +51,7 @@ MUTATIONS = table(
     by_claim("matrix_product.memory", "bytes of activations, fused"),
     ("matrix_product.memory.one_step", "SavedActivations(model)", "SavedActivations()"),
     ("costs.memory.gpt_layer_activations", "batch * heads * seq * item", "batch * seq * hidden * item"),
+    ("costs.memory.gpt_activations", "2 * batch * seq)", "batch * seq)"),
     by_claim("matrix_product.memory", "bytes of parameters"),
     ("costs.composition._row", "outputs, whole=True", "0, whole=True"),
     ("costs.composition.stage_parameters", "if shape.learned", "if not shape.learned"),
@@ -61,6 +60,4 @@ MUTATIONS = table(
     ("costs.memory.gpt_tensors", "16 * layers + 4", "16 * layers + 2"),
     by_claim("matrix_product.memory", "bytes of model states"),
     ("costs.memory.model_state_bytes", "optimizer_bytes) * ", "gradient_bytes) * "),
-    by_claim("matrix_product.memory", "bytes of activations, attention"),
-    ("costs.memory.gpt_activations", "2 * batch * seq)", "batch * seq)"),
 )

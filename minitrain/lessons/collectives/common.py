@@ -46,7 +46,6 @@ def groups_of(world: World) -> dict[str, Group]:
     if world.size > 3:
         three = new_group([0, 1, 2])
         if world.rank < 3:
-            assert isinstance(three, dist.ProcessGroup)
             found["3 ranks"] = three
     return found
 
@@ -126,17 +125,11 @@ def values(
 
 
 def virtual_run(
-    world: World,
-    start: Start,
-    elements: int,
-    alpha: float = ALPHA,
-    beta: float = BETA,
-    links: Links | None = None,
-    group: Group = None,
+    world: World, start: Start, elements: int, links: Links | None = None, group: Group = None
 ) -> tuple[float, Timeline]:
     """Run a verb under a virtual clock: when the last rank of a group is done, and which rank sent what when."""
     sent = tensor(world, elements)
-    with VirtualClock(alpha, beta, links) as clock:
+    with VirtualClock(ALPHA, BETA, links) as clock:
         start(sent)
     return max(gather_objects(clock.now, group)), clock.timeline.gather(group)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch.distributed as dist
-
 from minitrain.collectives import halving
 from minitrain.comm import World
 from minitrain.comm.groups import new_group
@@ -32,7 +30,5 @@ def demo(world: World) -> list[Claim]:
 def powers_of_two(world: World) -> dict[str, Group]:
     """Everyone, if they are a power of two, and ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
     pairs = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
-    pair = pairs[world.rank // 2]
-    assert isinstance(pair, dist.ProcessGroup)
-    everyone: dict[str, Group] = {f"{world.size} ranks": None}
-    return {**(everyone if world.size & (world.size - 1) == 0 else {}), "two ranks": pair}
+    everyone = {f"{world.size} ranks": None} if world.size & (world.size - 1) == 0 else {}
+    return {**everyone, "two ranks": pairs[world.rank // 2]}

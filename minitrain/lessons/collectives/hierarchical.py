@@ -54,7 +54,6 @@ def demo(world: World) -> list[Claim]:
         if nodes == first:
             lines = {"one flat ring": around, f"{nodes} nodes of {local}": timeline}
             world.figure(partial(pictures.side_by_side, lines))
-            lesson.tell(world, "hierarchical", start, elements)
     return rows.claims()
 
 

@@ -11,17 +11,13 @@ from minitrain.lessons.rows import Claim, Rows
 
 def demo(world: World) -> list[Claim]:
     """Sends a small GPT's gradients in buckets; the table shows how many there are for several bucket sizes."""
-    rows, limit = Rows(f"{lesson.PAPER}, §3.2.2"), lesson.BUCKET / 2**20
-    model = BucketedDataParallel(lesson.small_gpt(world), None, limit)
-    sizes, ledgers = lesson.sizes(model), {lesson.BUCKET: lesson.counted(world, model)}
-    for bucket in (1024, 4 * (32 + 32**2)):  # the second is exactly a bias and a matrix
-        other = BucketedDataParallel(lesson.small_gpt(world), None, bucket / 2**20)
-        ledgers[bucket] = lesson.counted(world, other)
-    for bucket, ledger in ledgers.items():
+    rows = Rows(f"{lesson.PAPER}, §3.2.2")
+    for bucket in (lesson.BUCKET, 1024, 4 * (32 + 32**2)):  # the last is exactly a bias and a matrix
+        model = BucketedDataParallel(lesson.small_gpt(world), None, bucket / 2**20)
+        sizes, ledger, case = lesson.sizes(model), lesson.counted(world, model), f"{bucket} B"
         what, calls = "all-reduces in a step, buckets of 32 KiB and of other sizes", ledger.calls("all_reduce")
-        rows.add(what, "B, packed from the last", len(costs.buckets(sizes, bucket)), calls, "1", case=f"{bucket} B")
-    what, sent = "small form: payload of a step's all-reduces, gradients of S bytes", ledgers[lesson.BUCKET]
-    rows.add(what, "S", costs.gradient_bytes(sizes), sent.payload("all_reduce"), "B", lesson.PAPER)
+        rows.add(what, "B, packed from the last", len(costs.buckets(sizes, bucket)), calls, "1", case=case)
+        what, sent = "small form: payload of a step's all-reduces, gradients of S bytes", ledger.payload("all_reduce")
+        rows.add(what, "S", costs.gradient_bytes(sizes), sent, "B", lesson.PAPER, case=case)
     lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
-    lesson.same_weights(world, rows, {"small form": BucketedDataParallel}, limit)
     return rows.claims()

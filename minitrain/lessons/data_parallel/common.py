@@ -1,16 +1,13 @@
-"""Shared by the demos of this chapter: a small GPT, a step of it, and comparing with one device and torch's DDP."""
+"""Shared by the demos of this chapter: a small GPT, a step of it, and comparing with one device."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger, World
-from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
 from minitrain.lessons.rows import Rows
 from minitrain.models.config import GPTConfig
@@ -37,15 +34,10 @@ def tokens(world: World, rank: int, step: int = 0, samples: int = 2) -> tuple[Te
     return inputs, targets
 
 
-def step(world: World, model: Any, number: int = 0) -> None:
-    """One backward and synchronize on this rank's part; spans on the timeline."""
-    inputs, targets = tokens(world, world.rank, number)
-    with world.timeline.span("forward", "forward"):
-        _, loss = model(inputs, targets)
-    with world.timeline.span("backward", "backward"):
-        loss.backward()
-    with world.timeline.span("synchronize", "communicate"):
-        model.synchronize()
+def step(world: World, model: Any) -> None:
+    """One backward and synchronize on this rank's part."""
+    model(*tokens(world, world.rank))[1].backward()
+    model.synchronize()
 
 
 def counted(world: World, model: Any) -> Ledger:
@@ -95,34 +87,3 @@ def near_mean(rows: Rows, what: str, found: Tensor, parts: Tensor, whole: Tensor
     error = (found.double() - mean) / sizes
     bound, formula = rounding / (1 - rounding) if n > 2 else 0.0, "γₙ₊₂ = (n+2)u / (1 − (n+2)u); 0 for n ≤ 2"
     rows.near(what, error, torch.zeros_like(error), bound, formula, "Higham 2002, §4.2", case)
-
-
-def same_weights(world: World, rows: Rows, forms: dict[str, Any], megabytes: float = 0.0) -> None:
-    """Claim that five steps of each form give the weights of torch's DDP.
-
-    All multiply by 1/n and all-reduce. On two ranks a sum is the same in either order; with more, the order depends on
-    where in a bucket an element lies, and the full form's buckets carry flags, too. `megabytes`: of a bucket.
-    """
-    pair, size = neighbors(world), [megabytes] if megabytes else []
-    ddp = DistributedDataParallel(small_gpt(world), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
-    found = []
-    for model in (*(form(small_gpt(world), pair, *size) for form in forms.values()), ddp):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for number in range(5):
-            optimizer.zero_grad()
-            model(*tokens(world, world.rank, number))[1].backward()
-            getattr(model, "synchronize", lambda: None)()  # DDP has none
-            optimizer.step()
-        found.append([parameter.detach() for parameter in model.parameters()])
-    for name, weights in zip(forms, found, strict=False):
-        rows.equal(
-            "weights that differ after 5 steps on two ranks from those of torch's DDP", weights, found[-1], case=name
-        )
-
-
-def neighbors(world: World) -> dist.ProcessGroup:
-    """The group of this rank and its neighbor: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
-    every = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
-    mine = every[world.rank // 2]
-    assert isinstance(mine, dist.ProcessGroup)
-    return mine

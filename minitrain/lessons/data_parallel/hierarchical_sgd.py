@@ -30,13 +30,14 @@ def demo(world: World) -> list[Claim]:
         within, across = (mesh.get_group(axis).group_desc for axis in ("local", "node"))
         size, padded = 8 * lesson.ELEMENTS, 8 * -(-lesson.ELEMENTS // local) * local
         sent = ledger.payload("all_reduce", within) + ledger.payload("all_gather", within)
-        predicted = (
-            sum(costs.bytes_within(size, padded, steps, every)),
+        inside = sum(costs.bytes_within(size, padded, steps, every))
+        outside, crossed = (
             costs.bytes_across(lesson.ELEMENTS, 8, steps, every, local),
+            ledger.payload("all_reduce", across),
         )
         for what, formula, theory, counted in (
-            ("all-reduces within a node, and all-gathers", "T S + ⌊T/H⌋ S, padded", predicted[0], sent),
-            ("all-reduces across nodes", "⌊T/H⌋ ⌈elements/L⌉ w", predicted[1], ledger.payload("all_reduce", across)),
+            ("all-reduces within a node, and all-gathers", "T S + ⌊T/H⌋ S, padded", inside, sent),
+            ("all-reduces across nodes", "⌊T/H⌋ ⌈elements/L⌉ w", outside, crossed),
         ):
             what = f"bytes in {steps} steps, H = {every}: {what}"
             if n == 1:

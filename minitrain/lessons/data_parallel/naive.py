@@ -20,5 +20,4 @@ def demo(world: World) -> list[Claim]:
         what, size = "small form: payload of a step's all-reduces, gradients of S bytes", lesson.sizes(each)
         rows.add(what, "S", costs.gradient_bytes(size), sent.payload("all_reduce"), "B", lesson.PAPER, case=name)
     lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
-    lesson.same_weights(world, rows, {"small form": NaiveDataParallel})
     return rows.claims()

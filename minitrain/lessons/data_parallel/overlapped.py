@@ -10,9 +10,11 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.comm import Comm
+from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import ring_all_reduce_time
 from minitrain.data_parallel.full.overlapped import DataParallel
@@ -50,25 +52,44 @@ def demo(world: World) -> list[Claim]:
     what = "small form: all-reduces that have started before the last gradient has arrived"
     rows.add(what, "B − 1", sent - 1, started[-1], "1")
     lesson.mean_of_parts(world, rows, model, lesson.small_gpt(world, 0))
-    lesson.same_weights(world, rows, {"small form": Small, "full form": DataParallel}, limit)
+    same_weights(world, rows, limit)
 
     # And a large bucket in the middle: the network waits before it and is busy after it.
-    ways = {
-        **four_ways(world),
-        "a large bucket in the middle, during backward": (True, 1, [1, 1, 6, 1, 1], 1.0),
-    }
+    ways = four_ways(world) | {"a large bucket in the middle, during backward": (True, 1, [1, 1, 6, 1, 1], 1.0)}
     clocks = {name: virtual_step(world, *way) for name, way in ways.items()}
     for name, (overlap, each, widths, backward) in ways.items():
         buckets = [widths[i : i + each] for i in range(0, len(widths), each)]
         sent = [ring_all_reduce_time(1024 * world.size * sum(bucket), world.size, ALPHA, BETA) for bucket in buckets]
-        times = FORWARD * len(widths), [backward * each] * len(buckets), sent
-        predicted = costs.step_time(*times, overlap=overlap)
+        predicted = costs.step_time(FORWARD * len(widths), [backward * each] * len(buckets), sent, overlap=overlap)
         _, formula, source = DURING if overlap else AFTER
         what = "full form: time of a step that sends after backward, or during it; buckets of one layer, and of two"
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
     spans_of = {name: clocks[name].timeline.spans for name in four_ways(world)}
     world.figure(lambda: pictures.steps(spans_of))
     return rows.claims()
+
+
+def same_weights(world: World, rows: Rows, limit: float) -> None:
+    """Claim that five steps of both forms give the weights of torch's DDP.
+
+    All multiply by 1/n and all-reduce. On two ranks a sum is the same in either order; with more, the order depends on
+    where in a bucket an element lies, and the full form's buckets carry flags, too. So ranks 0 and 1 are a group, 2 and
+    3, …; the last of an odd number is alone.
+    """
+    pairs = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
+    pair, found = pairs[world.rank // 2], []
+    ddp = DistributedDataParallel(lesson.small_gpt(world), process_group=pair)
+    for model in (Small(lesson.small_gpt(world), pair, limit), DataParallel(lesson.small_gpt(world), pair, limit), ddp):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for number in range(5):
+            optimizer.zero_grad()
+            model(*lesson.tokens(world, world.rank, number))[1].backward()
+            getattr(model, "synchronize", lambda: None)()  # DDP has none
+            optimizer.step()
+        found.append([parameter.detach() for parameter in model.parameters()])
+    what = "weights that differ after 5 steps on two ranks from those of torch's DDP"
+    for name, weights in zip(("small form", "full form"), found, strict=False):
+        rows.equal(what, weights, found[-1], case=name)
 
 
 def four_ways(world: World) -> dict[str, Way]:

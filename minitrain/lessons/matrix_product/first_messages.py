@@ -1,11 +1,10 @@
-"""The lesson of `minitrain.matrix_product.first_messages`: who gets what, what is sent, and how long it takes."""
+"""The lesson of `minitrain.matrix_product.first_messages`: who gets what, and how long it takes."""
 
 from __future__ import annotations
 
 import torch
 
 from minitrain.comm.control import gather_objects
-from minitrain.comm.ledger import Ledger
 from minitrain.comm.timeline import VirtualClock
 from minitrain.comm.world import World
 from minitrain.lessons.rows import Claim, Rows
@@ -13,15 +12,10 @@ from minitrain.matrix_product.first_messages import relay, shift_at_once, shift_
 
 
 def demo(world: World) -> list[Claim]:
-    """Hands tensors from rank to rank in three orders; the table shows messages, bytes, who got what, and time."""
-    rows, rank, ranks, size = Rows(), world.rank, world.size, 4 * 1000
+    """Hands tensors from rank to rank in three orders; the table shows who got what, and the time."""
+    rows, rank, ranks = Rows(), world.rank, world.size
     mine = torch.full((1000,), float(rank), device=world.device)  # each rank's tensor is full of its number
-    with Ledger() as ledger:
-        first = relay(mine)
-    what, formula, sends = "relay: bytes and messages sent", "S in a message, on the last rank 0", int(rank < ranks - 1)
-    rows.add(what, formula, sends * size, ledger.sent, case="bytes")
-    rows.add(what, formula, sends, ledger.messages, "messages", case="messages")
-    rows.equal("relay: elements that are not rank 0's", first, torch.zeros_like(mine))
+    rows.equal("relay: elements that are not rank 0's", relay(mine), torch.zeros_like(mine))
     for name, shift, steps in (("in turn", shift_in_turn, 2), ("at once", shift_at_once, 1)):
         # A message takes one virtual second. Its sender does not wait for the receiver.
         with VirtualClock(alpha=1.0) as clock:

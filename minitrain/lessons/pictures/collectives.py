@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from minitrain.comm import Timeline
 from minitrain.comm.pictures import RANKS
-from minitrain.costs.roofline import Machine
 from minitrain.lessons.pictures.panels import Axes, Figure, arrow, bar, box, panels
 
 Chunk = tuple[Iterable[int], int]
@@ -32,6 +31,31 @@ def six() -> Figure:
     figure, six_axes = panels(9.5, 3.7, 3, rows=2, bare=True)
     for axes, (name, states) in zip(six_axes, sides.items(), strict=True):
         _states(axes, states, name)
+    return figure
+
+
+def star_and_ring() -> Figure:
+    """Who sends to whom when four ranks add through rank 0, and around a ring; an arrow has the sender's color."""
+    figure, (left, right) = panels(8, 2.8, 2)
+    star = [(0.0, 0.0), (-1.4, 0.85), (0.0, 1.0), (1.4, 0.85)]
+    circle = [(-0.8, 0.95), (0.8, 0.95), (0.8, 0.0), (-0.8, 0.0)]
+    sums_in = [(rank, 0, "-", 0.2) for rank in (1, 2, 3)]
+    sums_out = [(0, rank, "--", 0.2) for rank in (1, 2, 3)]
+    around = [(rank, (rank + 1) % 4, "-", -0.12) for rank in range(4)]
+    for axes, places, title, arrows in (
+        (left, star, "through one rank", sums_in + sums_out),
+        (right, circle, "around a ring", around),
+    ):
+        for source, to, style, curve in arrows:
+            looks = {"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 14, "shrinkB": 14, "ls": style}
+            looks |= {"color": RANKS[source][0], "connectionstyle": f"arc3,rad={curve}"}
+            axes.annotate("", places[to], places[source], arrowprops=looks)
+        for rank, place in enumerate(places):
+            circled = {"boxstyle": "circle", "fc": "white"}
+            axes.text(*place, str(rank), ha="center", va="center", bbox=circled)
+        axes.set(xlim=(-1.9, 1.9), ylim=(-0.3, 1.3), title=title)
+        axes.axis("off")
+    left.text(0.35, -0.2, "solid: tensors in\ndashed: sums out", fontsize=8)
     return figure
 
 
@@ -90,37 +114,3 @@ def side_by_side(timelines: dict[str, Timeline]) -> Figure:
         axes.set_title(f"{name}: {1e6 * done:.0f} virtual µs", loc="left", fontsize=10)
     axes.set_xlabel("virtual µs; a bar is a message on its way out")
     return figure
-
-
-def nodes(machine: Machine, card: float, gpus: int = 8, cards: tuple[int, ...] = (8, 1)) -> Figure:
-    """The same GPUs in nodes with so many network cards, of `card` bytes per second each."""
-    figure, all_axes = panels(9.5, 3.4, len(cards), bare=True)
-    for axes, count in zip(all_axes, cards, strict=True):
-        product = f"{count} × {card / 1e9:g} = " if count > 1 else ""
-        name = "card" if count == 1 else "cards"
-        axes.set_title(f"{count} network {name}: {product}{count * card / 1e9:g} GB/s leave the node", fontsize=10)
-        _node(axes, machine, gpus, count)
-    return figure
-
-
-def _node(axes: Axes, machine: Machine, gpus: int, cards: int) -> None:
-    """One node, from the switch that connects its GPUs down to the network."""
-
-    def part(x: float, y: float, width: float, text: str, color: str) -> None:
-        box(axes, x, y, width, 0.6, ("white", ""), text, ec=color, lw=1.6, zorder=2)
-
-    green, gray, orange = "#009E73", "#777777", "#D55E00"
-    part(0, 4.5, gpus, f"NVSwitch: NVLink, {machine.link / 1e9:g} GB/s for each GPU", green)
-    for gpu in range(gpus):
-        axes.plot([gpu + 0.5] * 2, [3.6, 4.5], color=green, lw=4, zorder=1)
-        axes.plot([gpu + 0.5] * 2, [2.1, 3.0], color=gray, zorder=1)
-        part(gpu + 0.06, 3.0, 0.88, f"GPU {gpu}", "#333333")
-    for pair in range(gpus // 2):  # a switch for two GPUs and their cards
-        part(2 * pair + 0.2, 1.5, 1.6, "PCIe", gray)
-    axes.plot([1, gpus - 1], [1.8, 1.8], color=gray, ls=":", zorder=1)  # from switch to switch through the CPUs
-    for number in range(cards):
-        axes.plot([number + 0.5] * 2, [0.7, 1.5], color=gray, zorder=1)
-        axes.plot([number + 0.5] * 2, [-0.8, 0.1], color=orange, lw=2, zorder=1)
-        part(number + 0.1, 0.1, 0.8, "card", orange)
-    part(0, -1.4, gpus, "network: InfiniBand, or Ethernet with RoCE", orange)
-    axes.set(xlim=(-0.1, gpus + 0.1), ylim=(-1.5, 5.2))
