@@ -111,15 +111,6 @@ def load_bytes(experts: int, item: int = 8) -> int:
     return experts * item
 
 
-def bias_steps(tokens: int, gap: float, speed: float) -> int:
-    """⌈(T/2 − ½) δ / 2u⌉ steps until biases share tokens evenly between two experts, if at first one has all.
-
-    Token t scores expert 0 higher by (t + ½) δ. After i steps of u it keeps those above 2ui: T/2 from (T/2 − ½) δ on.
-    T, on all ranks, is even, and 2u (u is `speed`) a multiple of δ (`gap`): no token likes both experts equally.
-    """
-    return math.ceil((tokens - 1) / 2 * gap / (2 * speed) - 1e-9)
-
-
 def nodes_of_a_token(experts: int, choices: int, nodes: int) -> float:
     """N (1 − C(E − E/N, k) / C(E, k)): nodes with some of a token's k experts, if all sets of k are equally likely."""
     # A node has none of them if all k are among the E − E/N experts elsewhere (hypergeometric).

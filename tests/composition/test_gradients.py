@@ -29,9 +29,9 @@ def test_key_heads_are_summed_among_the_ranks_that_share_them(ranks, layout, kv_
 
 
 def low_precision(world, layout):
-    """Three steps in bfloat16: what the optimizer steps is float32, and what is computed with is not."""
+    """Two steps in bfloat16: what the optimizer steps is float32, and what is computed with is not."""
     steps = replace(STEPS, dtype="bfloat16", optimizer="adamw", lr=1e-3, clip=1.0)
-    exact = lesson.one_device(Settings(MODEL, Layout(), replace(steps, dtype="float32")), 3)
+    exact = lesson.one_device(Settings(MODEL, Layout(), replace(steps, dtype="float32")), 2)
     training = build(Settings(MODEL, layout, steps), world.device)
     found = lesson.beside(training, exact)
     training.close()
@@ -47,7 +47,7 @@ def test_bfloat16(ranks, layout):
 
 
 def overlapped(world, layout):
-    """Three steps with each layer in lines of its own: reports, lines, those under way before `synchronize()`."""
+    """Two steps with each layer in lines of its own: reports, lines, those under way before `synchronize()`."""
     found, samples = [], Samples(Text.load().training, MODEL.positions)
     for overlaps in (False, True):
         together, gradients.TOGETHER = gradients.TOGETHER, 1
@@ -63,7 +63,7 @@ def overlapped(world, layout):
         shard.synchronize = noted
         if overlaps:
             training.gradients.overlap(training.part)
-        reports = [train_step(training, step, step * STEPS.batch, samples) for step in range(3)]
+        reports = [train_step(training, step, step * STEPS.batch, samples) for step in range(2)]
         training.gradients.wait()
         weights = {name: parameter.detach().clone() for name, parameter in training.part.parameters.items()}
         found.append((reports, weights, under_way))
@@ -72,7 +72,7 @@ def overlapped(world, layout):
     (plain, expected, before), (reports, weights, during) = found
     assert reports == plain
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    assert before == [0, 0, 0]
+    assert before == [0, 0]
     return lines, during
 
 
@@ -92,9 +92,9 @@ def overlapped(world, layout):
 )
 def test_messages_under_a_steps_computations_change_no_bit(ranks, layout, later):
     for lines, during in ranks(layout.ranks).run(overlapped, layout):
-        assert during == [lines - later] * 3
+        assert during == [lines - later] * 2
 
 
 def test_new_parameters_of_stage_2_travel_during_forward(ranks):
     for _, during in ranks(2).run(overlapped, Layout(dp=2, zero=2)):
-        assert during == [0, 0, 0]  # stage 2 has other names for what is under way
+        assert during == [0, 0]  # stage 2 has other names for what is under way

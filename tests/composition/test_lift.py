@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import re
@@ -9,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,18 +45,24 @@ def lift(name, dtype=torch.float64):
         sys.path.remove(str(LIFT))
 
 
+@cache  # a rank asks for it in test after test
+def plain(dtype):
+    with lift("one_device", dtype) as one:
+        return one.train()
+
+
 def reference(name, dtype=torch.float64):
     """One device's model and history: the plain loop, and where the lift changes the model or the optimizer, that."""
-    with lift("llama", dtype) as llama, lift(name, dtype) as lifted, lift("one_device", dtype) as one:
-        if name not in ("experts", "muon"):
-            return one.train()
+    if name not in ("experts", "muon"):
+        return copy.deepcopy(plain(dtype))
+    with lift("llama", dtype) as llama, lift(name, dtype) as lifted:
         torch.manual_seed(0)
         model = lifted.mixture() if name == "experts" else llama.Llama()
         optimizers, history = [torch.optim.AdamW(model.parameters(), lr=0.01)], []
         if name == "muon":
             matrices, others = (group["params"] for group in lifted.groups(model))
-            plain = torch.optim.AdamW(others, lr=0.01, weight_decay=0.1, betas=(0.9, 0.95))
-            optimizers = [torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1), plain]
+            adam = torch.optim.AdamW(others, lr=0.01, weight_decay=0.1, betas=(0.9, 0.95))
+            optimizers = [torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1), adam]
         for step in range(3):
             tokens, targets = llama.batch(step)
             loss = llama.cross_entropy(model(tokens), targets)

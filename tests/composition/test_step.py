@@ -23,7 +23,7 @@ STEPS = Steps(steps=5, batch=8, warmup=1, lr=1e-3, clip=0.5, dtype="float64")
 
 
 def train(world, layouts, model=MODEL, steps=STEPS):
-    one = lesson.one_device(Settings(model, Layout(), steps), 3)
+    one = lesson.one_device(Settings(model, Layout(), steps), 2)
     return [lesson.distance(Settings(model, layout, steps), one, world.device) for layout in layouts]
 
 

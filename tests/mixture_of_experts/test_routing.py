@@ -21,7 +21,7 @@ from minitrain.mixture_of_experts import (
     switch,
 )
 from minitrain.mixture_of_experts.full.switch import INITIAL_SCALE
-from minitrain.mixture_of_experts.z_loss import z_loss
+from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
 from minitrain.models import counter_rng
 from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import (
@@ -144,6 +144,14 @@ def test_small_forms_in_float32():
     x = torch.eye(3, dtype=torch.float64)
     assert switch.route(x, x, 3, 1.0)[2].item() == pytest.approx(1.0, abs=1e-15)
     assert z_loss(torch.tensor([[200.0, 0.0]]), 1.0).item() == 200.0**2  # the exponential of 200 is too large
+
+
+def test_the_z_loss_is_added_and_changes_no_choice():
+    x = torch.eye(3, dtype=torch.float64)
+    chosen, gates, loss = switch.route(x, x)
+    others, theirs, more = with_z_loss(switch.route, 0.5)(x, x)
+    assert torch.equal(chosen, others) and torch.equal(gates, theirs)
+    assert (more - loss).item() == pytest.approx(0.5 * math.log(math.e + 2) ** 2)
 
 
 def test_initial_weights_are_small_and_cut_at_two_deviations():

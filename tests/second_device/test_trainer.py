@@ -10,7 +10,6 @@ import torch
 
 from minitrain.composition.model import DTYPES
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
-from minitrain.lessons.composition.common import rounding
 from minitrain.lessons.composition.step import BOUND
 from tests.drawn import part
 from tests.second_device.gpus import CPU, FOUR, SHARED, TWO, needs_device, pools, run
@@ -83,8 +82,23 @@ def one(ranks):
     return losses
 
 
+def rounding(settings):
+    """6Ku, by which gradients of two layouts may differ, in the largest gradient; u is half of the dtype's eps.
+
+    A sum of k terms is off by at most k·u of its terms' absolute values. K is the sum of the k on the way from a token
+    to the loss and into a gradient: 9h + d + 2s for a layer (two norms of 2h, projections of h, h, h and 4h, scores of
+    d, softmax and mixing of s), 2h + V for the ends, and the tokens of the batch. Backward is twice as long as forward,
+    and two runs differ by twice that. This is a heuristic without a proof, because terms may cancel. But errors cancel
+    too, and what is measured is far below.
+    """
+    size = settings.model.sizes
+    layer = 9 * size.hidden + size.hidden // size.heads + 2 * size.positions
+    way = size.layers * layer + 2 * size.hidden + size.vocabulary + settings.steps.batch * size.positions
+    return 6 * way * torch.finfo(DTYPES[settings.steps.dtype]).eps / 2
+
+
 def bound(settings):
-    """How far a loss may be from one CPU's: in float32 and float64 as `lessons/composition/step.py` has it.
+    """How far a loss may be from one CPU's: in float32 as above, in float64 as `lessons/composition/step.py` has it.
 
     In 16 bits each of some twelve operations of a layer rounds its results, by u; errors add up like the root of their
     number, and a loss, the logarithm of a sum less one logit, has twice those of logits, which are below 1 at first.

@@ -40,14 +40,6 @@ def counts(place, held):
 
 # %% exercise-3: solution
 
-mine = Layout(dp=16, pp=4, zero=1, microbatches=16)
-
-# %% exercise-3: mistake: GB of it along tp
-
-mine = Layout(dp=8, tp=8, zero=1, microbatches=32)
-
-# %% exercise-4: solution
-
 
 def my_gradients(parameters, held, partial, groups, place):
     squares = torch.zeros((), dtype=torch.float64)
@@ -66,7 +58,7 @@ def my_gradients(parameters, held, partial, groups, place):
     return squares.sqrt()
 
 
-# %% exercise-4: mistake: held along tp does not mean that there is a sum over tp
+# %% exercise-3: mistake: held along tp does not mean that there is a sum over tp
 
 
 def my_gradients(parameters, held, partial, groups, place):
@@ -83,13 +75,13 @@ def my_gradients(parameters, held, partial, groups, place):
     return squares.sqrt()
 
 
-# %% exercise-5: solution
+# %% exercise-4: solution
 
 # ZeRO divides the optimizer states, so nothing is recomputed, and only half as many
 # ranks wait for each other. dp64×pp4×tp2 with sequence parallelism and 4 interleaved
 # chunks gains 90 %.
 mine39 = Layout(dp=64, pp=2, tp=4, zero=1, microbatches=24)
 
-# %% exercise-5: mistake: computed a second time
+# %% exercise-4: mistake: computed a second time
 
 mine39 = Layout(dp=128, tp=4, zero=1, microbatches=12, recompute="full")

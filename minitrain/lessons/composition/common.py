@@ -152,21 +152,6 @@ def far(found: Tensor, expected: Tensor) -> float:
     return (found.detach().double() - expected.detach().double()).abs().max().item()
 
 
-def rounding(settings: Settings) -> float:
-    """6Ku, by which gradients of two layouts may differ, in the largest gradient; u is half of the dtype's eps.
-
-    A sum of k terms is off by at most k·u of its terms' absolute values. K is the sum of the k on the way from a token
-    to the loss and into a gradient: 9h + d + 2s for a layer (two norms of 2h, projections of h, h, h and 4h, scores of
-    d, softmax and mixing of s), 2h + V for the ends, and the tokens of the batch. Backward is twice as long as forward,
-    and two runs differ by twice that. This is a heuristic without a proof, because terms may cancel. But errors cancel
-    too, and what is measured is far below.
-    """
-    size = settings.model.sizes
-    layer = 9 * size.hidden + size.hidden // size.heads + 2 * size.positions
-    way = size.layers * layer + 2 * size.hidden + size.vocabulary + settings.steps.batch * size.positions
-    return 6 * way * torch.finfo(DTYPES[settings.steps.dtype]).eps / 2
-
-
 def label(settings: Settings) -> str:
     """A layout in a few words, with its unusual settings."""
     layout, usual = settings.layout, Layout()

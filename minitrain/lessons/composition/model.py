@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from minitrain.comm import Peak, World
-from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
 from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
 from minitrain.composition.step import Instruments
@@ -15,7 +14,7 @@ from minitrain.train import make_part
 
 
 def demo(world: World) -> list[Claim]:
-    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made."""
+    """Makes parts of a GPT in every layout that the ranks allow; the table shows bytes while they are made."""
     rows, heads = Rows(), max(2, world.size)
     width = -(-64 // heads) * heads
     model = Model(layers=max(9, world.size), hidden=width, heads=heads, positions=32, vocabulary=257)
@@ -29,8 +28,6 @@ def demo(world: World) -> list[Claim]:
             part = make_part(settings, axes, world.device, instruments)
         largest = max(whole[name].nbytes for name in part.parameters)  # each is made whole, and then cut
         predicted = 4 * predict(model, layout, steps, world.rank).parameters
-        what, held = "bytes of this rank's part, in every layout", storage_bytes(part.parameters.values())
-        rows.add(what, "w · (of its layers, over tp)", predicted, held, source="Shoeybi et al. 2019, §3", case=case)
         rows.add(
             "bytes at most while it is made, in every layout",
             "its part + 2 · its largest tensor + 12",

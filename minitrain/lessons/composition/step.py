@@ -4,7 +4,7 @@
 small: a step changes by at most (1 + 1.17) · η · δ/ε. The first term is the change of m, the second that of √v, with
 |m|/√v ≤ √((1−β₁)²/((1−β₂)(1−β₁²/β₂))) = 1.17 for β = 0.9, 0.95. With η = 3 · 10⁻⁴ in two steps and ε = 10⁻⁸ that is
 1.3 · 10⁵ · δ: the weights agree to 10⁻⁹ if the gradients do to 7 · 10⁻¹⁵. Rounding errors add up like √K rather than K
-(Higham & Mary 2019), and √K · u, with the 6 of `lesson.rounding`, is 3 · 10⁻¹⁴ of gradients of 0.1.
+(Higham & Mary 2019), and 6 √K · u, for K terms on the way from a token to a gradient, is 3 · 10⁻¹⁴ of gradients of 0.1.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.comm import World
-from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
-from minitrain.mixture_of_experts import dropless, switch
+from minitrain.mixture_of_experts import dropless
 
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
 
@@ -26,7 +25,6 @@ def demo(world: World) -> list[Claim]:
     scores[:, 0] += 2
     scores[:, -1] = -float("inf")  # the last expert is chosen by no token, the first by most
     gates, chosen = scores.softmax(-1).topk(CHOICES, -1)
-    one = torch.eye(EXPERTS, dtype=torch.float64, device=world.device)
     both = []
     for form in (dropless.compute, loop):
         wanted = [each.clone().requires_grad_() for each in (x, gates, up, down)]
@@ -42,11 +40,7 @@ def demo(world: World) -> list[Claim]:
 
     all_to_one = torch.zeros_like(chosen[:, :1])
     y = dropless.compute(x, all_to_one, torch.ones_like(gates[:, :1]), up, down)
-    what = "tokens without an expert if all choose the same one; and with a capacity, all but C"
-    rows.add(what, "0", 0, int((y == 0).all(-1).sum()), "tokens", case="dropless")
-    dropped = int((switch.route(one[:1].expand(tokens, -1), one, 1.25)[0] < 0).sum())
-    wanted = tokens - costs.capacity(tokens, EXPERTS, 1.25)
-    rows.add(what, "T − C", wanted, dropped, "tokens", case="capacity factor 1.25")
+    rows.add("tokens without an expert if all choose the same one", "0", 0, int((y == 0).all(-1).sum()), "tokens")
     return rows.claims()
 
 

@@ -8,7 +8,6 @@ number is of the size of 1 or smaller and a sum has a few hundred terms of relat
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
@@ -18,7 +17,6 @@ from minitrain.lessons.pictures import mixture_of_experts as pictures
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.mixture_of_experts import expert_parallel
 from minitrain.mixture_of_experts.full.switch import Switch
-from minitrain.mixture_of_experts.layer import MoELayer
 
 
 def demo(world: World) -> list[Claim]:
@@ -28,8 +26,10 @@ def demo(world: World) -> list[Claim]:
     full = make_layer(world, Switch(hidden, n * experts))
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, seq, hidden, generator=generator, dtype=torch.float64).to(world.device)
-    one_device, mine, own = small_layer(full), slice(rank, rank + 1), range(rank * experts, (rank + 1) * experts)
-    expected = here(step(one_device, x, n), one_device, mine, own)
+    one_device, mine = small_layer(full), slice(rank, rank + 1)
+    y, dx, *_ = step(one_device, x, n)
+    own = gradients(one_device.router, *one_device.experts[rank * experts : (rank + 1) * experts])
+    expected = [y[mine], dx[mine], *own]  # this rank's sequence, and its experts
     # routes[r][s]: rows of rank r for experts of rank s, as one device chose.
     holder = one_device.choose(x)[0].view(n, seq).div(experts, rounding_mode="floor")  # −1 if dropped
     routes = [[int((mine_of == other).sum()) for other in range(n)] for mine_of in holder]
@@ -49,9 +49,3 @@ def demo(world: World) -> list[Claim]:
 
     world.figure(lambda: pictures.rows_sent(routes))
     return rows.claims()
-
-
-def here(whole: list[Tensor], layer: MoELayer, sequences: slice, experts: range) -> list[Tensor]:
-    """What a rank should find of one device's step: its sequences, and its experts."""
-    y, dx, *_ = whole
-    return [y[sequences], dx[sequences], *gradients(layer.router, *(layer.experts[e] for e in experts))]

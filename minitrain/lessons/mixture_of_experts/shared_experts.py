@@ -20,30 +20,21 @@ from minitrain.mixture_of_experts.shared_experts import SharedExperts
 def demo(world: World) -> list[Claim]:
     """Adds shared experts to a mixture; the table shows outputs, parameters and operations."""
     rows, bound = Rows("Dai et al. 2024, §3.2"), (1e-12, "10⁻¹²", ROUNDING)
-    experts, choices, shared, hidden = 15, 3, 1, 16  # an expert is as wide inside as a token
+    experts, choices, shared, hidden, inner = 60, 12, 4, 16, 4
     x = torch.randn(2, 8, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)
 
-    def balanced(parts: int) -> Route:
-        bias = torch.zeros(parts * experts, dtype=torch.float64, device=world.device)
-        return partial(bias_balanced.route, bias=bias, choices=parts * choices)
-
-    whole = make(world, experts, shared, hidden, hidden, balanced(1))
+    bias = torch.zeros(experts, dtype=torch.float64, device=world.device)
+    model = make(world, experts, shared, hidden, inner, partial(bias_balanced.route, bias=bias, choices=choices))
     what = "distance of the output from Σ shared + Σ gate · chosen, token by token"
-    rows.near(what, whole(x).flatten(0, 1), token_by_token(whole, x), *bound)
-
-    # Each expert cut in four, and four times as many chosen.
-    fine = make(world, 4 * experts, 4 * shared, hidden, hidden // 4, balanced(4))
-    for case, parts, model in (("as they are", 1, whole), ("cut in four", 4, fine)):
-        sizes, held = (parts * shared, hidden, hidden // parts), sum(p.numel() for p in model.parameters())
-        what = "parameters, of whole experts and of four times as many that are a quarter as wide"
-        wanted = costs.shared_parameters(parts * experts, *sizes)
-        rows.add(what, "(E + s)(2hm + m + h) + hE", wanted, held, "parameters", case=case)
-        with FlopCounterMode(display=False) as counter:
-            model(x)
-        wanted = costs.shared_flops(x[..., 0].numel(), parts * experts, parts * choices, *sizes)
-        what, flops = "operations of both, forward", counter.get_total_flops()
-        rows.add(what, "(k + s) · 4hm + 2hE a token", wanted, flops, "1", case=case)
+    with FlopCounterMode(display=False) as counter:
+        y = model(x)
+    rows.near(what, y.flatten(0, 1), token_by_token(model, x), *bound)
+    sizes, held = (shared, hidden, inner), sum(p.numel() for p in model.parameters())
+    wanted = costs.shared_parameters(experts, *sizes)
+    rows.add("parameters of both", "(E + s)(2hm + m + h) + hE", wanted, held, "parameters")
+    wanted, flops = costs.shared_flops(x[..., 0].numel(), experts, choices, *sizes), counter.get_total_flops()
+    rows.add("operations of both, forward", "(k + s) · 4hm + 2hE a token", wanted, flops, "1")
     return rows.claims()
 
 

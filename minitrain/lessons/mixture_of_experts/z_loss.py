@@ -10,20 +10,16 @@ from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
-from minitrain.mixture_of_experts import switch
-from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
+from minitrain.mixture_of_experts.z_loss import z_loss
 
 
 def demo(world: World) -> list[Claim]:
-    """Penalizes large logits; the table shows the loss, its gradient, and what it leaves alone."""
-    experts, tokens, factor, shift = 8, 12, 0.001, 3.0
+    """Penalizes large logits; the table shows the loss, its gradient, and how logits shrink."""
+    experts, tokens, factor = 8, 12, 0.001
     rows, exact = Rows("Zoph et al. 2022, equation 5"), {"how": "compared", "tolerance": lesson.EXACT}
     logits = (2 * lesson.random_scores(world, tokens, experts)).requires_grad_()
-    shifted = lesson.eight_tokens(world) + shift  # so z is the shift
-    what = "z-loss, of random logits, and of tokens whose exponentials sum to e^shift"
     predicted, loss = costs.z_loss(factor, logits.tolist()), z_loss(logits, factor)
-    rows.add(what, "α · 1/T · Σ z²", predicted, loss.item(), "1", case="random logits", **exact)
-    rows.add(what, "α · shift²", factor * shift**2, z_loss(shifted, factor).item(), "1", case="z = shift", **exact)
+    rows.add("z-loss of random logits", "α · 1/T · Σ z²", predicted, loss.item(), "1", **exact)
 
     (found,) = torch.autograd.grad(loss, logits)
     by_hand = [[costs.z_loss_gradient(factor, row, e, tokens) for e in range(experts)] for row in logits.tolist()]
@@ -42,9 +38,4 @@ def demo(world: World) -> list[Claim]:
     predicted, z = (100 + math.log(experts)) * (1 - 2 * rate / experts) ** steps, equal.logsumexp(-1).item()
     rows.add(what, "z (1 − 2η/E)ⁱ", predicted, z, "1", "derived", **exact)
 
-    what = "Switch with it: choices and gates that change, and what the loss grows by"
-    chosen, gates, loss = switch.route(shifted, lesson.one(world, 4))
-    others, their_gates, more = with_z_loss(switch.route, factor)(shifted, lesson.one(world, 4))
-    rows.equal(what, [chosen, gates], [others, their_gates], case="choices and gates")
-    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
     return rows.claims()

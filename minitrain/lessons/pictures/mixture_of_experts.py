@@ -150,19 +150,6 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
     return figure
 
 
-def balance(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """The busiest expert's load over the mean, a curve for each router; the mean of ten steps at each point."""
-    figure, (axes,) = panels(7, 3.6)
-    for color, (name, values) in zip(COLORS, curves.items(), strict=False):
-        parts = [values[max(0, end - 10) : end] for end in range(1, len(values) + 1)]
-        smooth = [sum(part) / len(part) for part in parts]
-        axes.plot(range(1, len(values) + 1), smooth, color=color, linewidth=1.5, label=name)
-    axes.axhline(1, color="gray", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="step", ylabel="busiest expert's load / mean load", ylim=(0.8, None))
-    figure.legend(frameon=False, loc="outside right center", fontsize=9)
-    return figure
-
-
 def biases(loads: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> Figure:
     """Two panels: the load of each expert in each step, and its bias after the step."""
     figure, each = panels(9, 3, 2)

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.planning.pipedream_planner`: all plans tried, published plans, and real ranks.
+"""The lesson of `minitrain.planning.pipedream_planner`: all plans tried, and published plans.
 
 PipeDream's paper and code do not agree on what a stage and a cut cost, and the published plans depend on it. Here are
 the costs of its `optimizer.py`; the paper's are the technique's own default. With the published profiles, 16 workers in
@@ -13,13 +13,11 @@ a flat network of 10 Gbit/s, and 4 workers for GNMT-8:
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import lcm
 from pathlib import Path
 
 from minitrain.comm import World
 from minitrain.costs import planning as costs
-from minitrain.lessons.planning.chains import SOME, pipeline_time
+from minitrain.lessons.planning.chains import SOME
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.planning import profile
 from minitrain.planning.pipedream_planner import paper_cut, paper_stage, plan
@@ -50,7 +48,7 @@ COST_MODELS = {"paper": (paper_stage, paper_cut), "optimizer.py": (code_stage, c
 
 
 def demo(world: World) -> list[Claim]:
-    """Plans stages with replicas; the table shows all plans tried, PipeDream's own plans, and ranks."""
+    """Plans stages with replicas; the table shows all plans tried, and PipeDream's own plans."""
     rows = Rows("Narayanan et al. 2019, §3.1")
     for workers in range(1, 7):
         best = found = 0.0
@@ -71,18 +69,6 @@ def demo(world: World) -> list[Claim]:
         what = "replicas of the first stage of VGG-16, AlexNet, ResNet-50 on 16 workers, GNMT-8 on 4"
         rows.add(what, formula, first, replicas[0], "1", source, case=name, how="published")
 
-    n, seconds = world.size, (4, 1, 3, 2, 6, 2, 5, 1)
-    shapes = {(n,), (1,) * n, (n - 1, 1), (1, n - 1)} if n > 1 else {(1,)}
-    for replicas in sorted(shapes):
-        # The first stages have one layer each, the last one has the rest. Messages are free.
-        ends = [*range(len(replicas)), len(seconds)]
-        stages = [(sum(seconds[i:j]), m) for (i, j), m in zip(pairwise(ends), replicas, strict=True)]
-        cycle = lcm(*replicas)
-        predicted = max(cycle // m * time for time, m in stages) / cycle
-        # When the first minibatches are through, each cycle takes as long as the one before it.
-        measured = (pipeline_time(world, stages, 4 * cycle) - pipeline_time(world, stages, 3 * cycle)) / cycle
-        what, case = "time per minibatch of all ranks' replicas, in several plans", "-".join(map(str, replicas))
-        rows.time(what, "max t/m", predicted, measured, case=case)
     return rows.claims()
 
 
