@@ -79,7 +79,7 @@ def tiles(blocks: int = 5, query: int = 3, key: int = 1) -> Figure:
 
 
 def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figure:
-    """The most bytes kept at once over k: what was counted, and the formula's line; k = 0 stands for from the start."""
+    """The most bytes kept at once over k: what was counted, and the formula's line."""
     figure, (left, right) = panels(9, 4, 2)
     every = range(1, trial.layers + 1)
     width = 4 * trial.batch * trial.sequence * trial.hidden
@@ -91,9 +91,6 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
     left.plot(
         list(chain), [step.kept / 1e3 for step in chain.values()], "x", color=WAYS[2], label="counted: after forward"
     )
-    if 0 in chain:
-        where = {"xytext": (6, -4), "textcoords": "offset points", "fontsize": 8}
-        left.annotate("from the start", (0, chain[0].peak / 1e3), **where)
     left.set_title(f"{trial.layers} linear layers, each keeps its input", fontsize=10)
     few = range(1, min(6, trial.layers) + 1)
     line = [costs.gpt_peak(*trial.sizes, k, fused=False) / 1e3 for k in few]

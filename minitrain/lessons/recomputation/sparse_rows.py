@@ -1,9 +1,8 @@
-"""The lesson of `minitrain.recomputation.sparse_rows`: bytes kept, when it pays, and that no number changes."""
+"""The lesson of `minitrain.recomputation.sparse_rows`: bytes kept, and that no number changes."""
 
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_left
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,6 @@ from minitrain.lessons.recomputation import cnn
 from minitrain.lessons.rows import Claim
 from minitrain.lessons.rows import Rows as Claims
 from minitrain.recomputation.sparse_rows import COLUMNS, Rows, SparseRows
-
-SIZE = 1 << 14  # elements of the tensor with which it is tried when rows are smaller
 
 
 class Count(SparseRows):
@@ -38,7 +35,7 @@ class Count(SparseRows):
 
 
 def demo(world: World) -> list[Claim]:
-    """Keeps outputs of ReLUs as sparse rows; the table shows bytes, the break-even, and gradients that differ."""
+    """Keeps outputs of ReLUs as sparse rows; the table shows bytes, and gradients that differ."""
     rows, conv = Claims("Jain et al. 2018, §4.1"), nn.Conv2d(4, 5, 3).to(world.device)
     warnings.filterwarnings("ignore", "an activation has too few zeros")
     for share in (0.5, 0.1, 1.0):  # the first one is shown
@@ -55,10 +52,6 @@ def demo(world: World) -> list[Claim]:
         right = cnn.gradients(lambda x: conv(F.relu(x)), x, *conv.parameters())
         what = "elements of gradients that differ from torch's"
         rows.equal(what, found, right, "∇ = ∇ of torch's", case=f"{share:.0%} zeros")
-    what, predicted = "share of zeros from which rows are smaller, numbers of columns in a byte", costs.break_even(1)
-    # Whole elements, and the first of the starts.
-    least, near = bisect_left(range(SIZE), True, key=smaller) / SIZE, 3 / SIZE
-    rows.add(what, "(1 + 4/256)/5", predicted + 4 / COLUMNS / 5, least, "1", absolute=near)
     return rows.claims()
 
 
@@ -70,9 +63,3 @@ def with_zeros(world: World, share: float) -> Tensor:
     shape, size = (2, 4, 20, 22), 3520
     order = torch.randperm(size, generator=torch.Generator().manual_seed(world.rank)) + 1.0
     return torch.where(order <= round(share * size), -order, order).view(shape).to(world.device)
-
-
-def smaller(zeros: int) -> bool:
-    """Whether rows are smaller than the tensor, if it has so many zeros."""
-    dense = (torch.arange(SIZE) >= zeros).float()
-    return Rows.of(dense).nbytes < dense.nbytes
