@@ -10,9 +10,8 @@ from tests.optimizers.common import step
 
 
 def test_other_shapes_are_not_factored():
-    tensor, vector = torch.randn(2, 3, 4), None
+    tensor, g = torch.randn(2, 2, 3, 4)
     vector = tensor.flatten().clone()
-    g = torch.randn(2, 3, 4)
     optimizers = Adafactor([tensor]), Adafactor([vector])
     step(optimizers[0], g)
     step(optimizers[1], g.flatten())
