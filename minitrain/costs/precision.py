@@ -65,12 +65,6 @@ def flushed_below(exponent: int, mantissa: int) -> float:
     return 2.0 ** (2 - 2 ** (exponent - 1) - mantissa - 1)
 
 
-def accumulation_error(count: int, mantissa: int, sizes: float) -> float:
-    """γ · Σ|x| with γ = (N−1)u / (1 − (N−1)u), u = 2^−(m+1): a running sum's largest error (Higham 2002, §4.2)."""
-    part = (count - 1) * 2.0 ** -(mantissa + 1)
-    return part / (1 - part) * sizes
-
-
 def quantized_bytes(elements: int, block: int = 256) -> int:
     """One byte for each element, and a float32 for each block."""
     return elements + 4 * -(-elements // block)

@@ -45,11 +45,6 @@ def best_k_estimate(layers: int, segment_input: int, layer: int) -> float:
     return math.sqrt(layers * segment_input / layer)
 
 
-def peak_from_the_start(segment_input: int, layer: int) -> int:
-    """I + A: the most bytes kept at once if only the first input is kept, and each layer is computed from it."""
-    return segment_input + layer
-
-
 def gpt_layer_selective(batch: int, seq: int, hidden: int, heads: int, item: int = 4) -> int:
     """Bytes that a block keeps if attention's core is recomputed: 34sbh in 16 bits (Korthikanti et al. 2022, §5)."""
     kept = gpt_layer_activations(batch, seq, hidden, heads, fused=False, item=item)

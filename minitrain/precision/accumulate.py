@@ -5,7 +5,7 @@ growing as soon as it is much larger than what is added to it. So matrix product
 16-bit numbers, add in float32, and round once.
 
 **Source.** Micikevicius et al. 2018, "Mixed precision training", §3.3; Higham 2002, "Accuracy and stability of
-numerical algorithms", §4.2, for the bounds.
+numerical algorithms", §4.2, for errors of sums.
 **Cost.** None on tensor cores, which add in float32 anyway; 4 bytes per element of norms and losses while they run.
 """
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import pytest
 import torch
-import torch.utils.checkpoint
 
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation.activation_offload import Offload
@@ -17,13 +15,9 @@ from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.zero import Zero3
 from tests.recomputation.models import gpt, gradients, same_bits, step, tokens
 
-TORCHS = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
-
-
 WAYS = {
     "blocks": full.every_block,
     "blocks, early": full.every_block_early,
-    "blocks, torch's": lambda model: full.recompute(model.blocks, TORCHS),
     "cores": selective.recompute,
     "cores, early": lambda model: selective.recompute(model, early_stop.checkpoint),
     "offload": lambda model: Offload(model.blocks),

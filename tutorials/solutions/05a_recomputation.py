@@ -56,24 +56,6 @@ class Restored(torch.autograd.Function):
 # %% exercise-2: solution
 
 
-def segment_length(layers, times):
-    def inputs_at_once(k):
-        segments = [min(k, layers - first) for first in range(0, layers, k)]
-        return max(before + times * length for before, length in enumerate(segments))
-
-    return min(range(1, layers + 1), key=inputs_at_once)
-
-
-# %% exercise-2: mistake: √L is for layers that keep nothing but their input
-
-
-def segment_length(layers, times):
-    return round(layers**0.5)
-
-
-# %% exercise-3: solution
-
-
 def forward(mlp, x):
     # `down` keeps the result of GELU, so both go inside. The second call stops before
     # it does `down` again.
@@ -82,7 +64,7 @@ def forward(mlp, x):
     )
 
 
-# %% exercise-3: mistake: one product too many
+# %% exercise-2: mistake: one product too many
 
 
 def forward(mlp, x):
@@ -91,7 +73,7 @@ def forward(mlp, x):
     )
 
 
-# %% exercise-4: solution
+# %% exercise-3: solution
 
 
 def blocks_to_recompute():
@@ -100,7 +82,7 @@ def blocks_to_recompute():
     return [0, 1, 2, 3]
 
 
-# %% exercise-4: mistake: the last blocks are computed again while all others still hold
+# %% exercise-3: mistake: the last blocks are computed again while all others still hold
 # what they keep
 
 
@@ -108,7 +90,7 @@ def blocks_to_recompute():
     return [4, 5, 6, 7]
 
 
-# %% exercise-5: solution
+# %% exercise-4: solution
 
 
 def run(layers, x):
@@ -120,7 +102,7 @@ def run(layers, x):
     return run(layers[half:], x)
 
 
-# %% exercise-5: mistake: after forward, backward needs the last half at once
+# %% exercise-4: mistake: after forward, backward needs the last half at once
 
 
 def run(layers, x):

@@ -40,21 +40,6 @@ def hidden_blocks(layers, bandwidth, needed):
 # %% exercise-3: solution
 
 
-def times(window):
-    outputs = 1 / window**2  # per element of the ReLU
-    return (4 + 8 * outputs) / (1 / 8 + outputs / 2)
-
-
-# %% exercise-3: mistake: 48 times would be right if the pool kept nothing
-
-
-def times(window):
-    return (4 + 8 / window**2) / (1 / 8)
-
-
-# %% exercise-4: solution
-
-
 class ReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, p):
@@ -69,7 +54,7 @@ class ReluDropout(torch.autograd.Function):
         return gradient * unpack(packed, 1, ctx.shape) / (1 - ctx.p), None
 
 
-# %% exercise-4: mistake: the gradient is too small by 1 − p
+# %% exercise-3: mistake: the gradient is too small by 1 − p
 
 
 class ReluDropout(torch.autograd.Function):

@@ -12,12 +12,17 @@ from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.optimizers import common
-from minitrain.lessons.optimizers.all_seven import OPTIMIZERS, muon_and_adam
 from minitrain.lessons.pictures import optimizers as pictures
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
+from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.adam import Adam
+from minitrain.optimizers.adam8bit import Adam8bit
+from minitrain.optimizers.lamb import LAMB
+from minitrain.optimizers.lars import LARS
+from minitrain.optimizers.muon import Muon
+from minitrain.optimizers.sm3 import SM3
 from minitrain.zero.stage1 import Zero1
 
 
@@ -49,13 +54,15 @@ def demo(world: World) -> list[Claim]:
 
 def measured_on(module: nn.Module) -> dict[str, float]:
     """Bytes of states per parameter after a step, by optimizer; Muon leaves all but matrices to Adam."""
-    measured, made = {}, {**OPTIMIZERS, "Muon": lambda model: muon_and_adam(model, within="")}
-    for name in ("Adam", "LAMB", "LARS", "Muon", "8-bit Adam", "Adafactor", "SM3"):
-        model = copy.deepcopy(module)
-        for theta in model.parameters():
+    measured = {}
+    for kind in (Adam, LAMB, LARS, Muon, Adam8bit, Adafactor, SM3):
+        thetas = [*copy.deepcopy(module).parameters()]
+        for theta in thetas:
             theta.grad = torch.ones_like(theta)
-        optimizers = made[name](model)
+        optimizers = [kind([theta for theta in thetas if kind is not Muon or theta.dim() == 2], lr=0.1)]
+        optimizers += [Adam([theta for theta in thetas if theta.dim() != 2])] if kind is Muon else []
         for each in optimizers:
             each.step()
-        measured[name] = storage_bytes(common.tensors(optimizers)) / sum(theta.numel() for theta in model.parameters())
+        name = "8-bit Adam" if kind is Adam8bit else kind.__name__
+        measured[name] = storage_bytes(common.tensors(optimizers)) / sum(theta.numel() for theta in thetas)
     return measured

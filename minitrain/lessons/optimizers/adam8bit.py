@@ -23,8 +23,8 @@ def demo(world: World) -> list[Claim]:
     theta, gradients = common.example(world)
     found, right = common.stepped(partial(make, block=4), theta, gradients), by_hand(theta, gradients, lr, 4)
     rows.near(common.PAPER, found, right, common.bound(3, 6), "Adam, m and v rounded after each step", rows.source)
-    predict, tables = partial(costs.adam8bit, block=block), costs.TABLES_8BIT
-    common.held(rows, world, make, predict, "2E + 8⌈E/B⌉ + 2 KB", more=tables)
+    predict = partial(costs.adam8bit, block=block)
+    common.held(rows, world, make, predict, "2E + 8⌈E/B⌉ + 2 KB", more=costs.TABLES_8BIT)
 
     what = "largest rounding error over the block's largest number; with a sign, and without"
     for signed in (True, False):
@@ -45,15 +45,16 @@ def demo(world: World) -> list[Claim]:
 
 
 def by_hand(theta: Tensor, gradients: list[Tensor], lr: float, block: int) -> list[Tensor]:
-    """θ after each step of Adam whose moments are rounded after it: Dettmers et al. 2021, §2."""
-    b1, b2, eps, found = 0.9, 0.999, 1e-8, []
-    m = v = torch.zeros_like(theta)
-    signed, unsigned = (adam8bit.table(signed).to(theta.device) for signed in (True, False))
-    for t, g in enumerate(gradients, 1):
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
-        theta = theta - lr * m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + eps)
-        found.append(theta)
-        m, v = rounded(m, signed, block), rounded(v, unsigned, block)
+    """θ after each step of torch's Adam, whose moments are rounded after it: Dettmers et al. 2021, §2."""
+    found, theta = [], theta.clone()
+    adam = torch.optim.Adam([theta], lr)
+    for g in gradients:
+        theta.grad = g
+        adam.step()
+        found.append(theta.clone())
+        for name, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+            state = adam.state[theta][name]
+            state.copy_(rounded(state, adam8bit.table(signed).to(theta.device), block))
     return found
 
 

@@ -1,11 +1,11 @@
-"""The experiments of the chapter's notebook: a small GPT, trained with each optimizer and with growing batches.
+"""The experiment of the chapter's notebook: a small GPT, trained with growing batches.
 
-Losses cannot be predicted, so nothing here is a claim. The pictures are in `minitrain.lessons.pictures.optimizers`.
+Losses cannot be predicted, so nothing here is a claim. The picture is in `minitrain.lessons.pictures.optimizers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from minitrain.comm import World
 from minitrain.craft.schedules import warm_up
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.optimizers.all_seven import OPTIMIZERS
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.optimizers.adam import Adam
@@ -23,27 +22,6 @@ from minitrain.optimizers.scaling import linear, square_root
 
 CONFIG = GPTConfig(positions=32, layers=2, hidden=32, heads=2)  # 34,688 parameters
 
-
-def losses(model: GPT, optimizers: Sequence[Any], samples: Samples, steps: range, batch: int, lr=None):
-    """Train the model; gives the loss of each step, once it is made. `lr(step)` is the rate, if it changes."""
-    for step in steps:
-        loss = model(*samples.batch(step, batch))[1]
-        model.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.lr = lr(step) if lr else optimizer.lr
-            optimizer.step()
-        yield loss.item()
-
-
-def train_all(world: World, steps: int = 40, batch: int = 16) -> dict[str, list[float]]:
-    """The loss of each step, by optimizer; every rank has a seed and samples of its own."""
-    samples, own = Samples(Text.load("reference").training, 32), range(1000 * world.rank, 1000 * world.rank + steps)
-    models = {name: GPT(CONFIG, seed=world.rank) for name in OPTIMIZERS}
-    return {name: [*losses(each, OPTIMIZERS[name](each), samples, own, batch)] for name, each in models.items()}
-
-
-# ---- larger batches ----
 
 BATCHES = (4, 16, 64, 256)
 SCALED: dict[str, tuple[Callable[..., Any], float]] = {"Adam": (Adam, 0.003), "LAMB": (LAMB, 0.01)}
@@ -68,8 +46,11 @@ def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -
     text, model, (make, best) = Text.load("reference"), GPT(CONFIG, seed=seed), SCALED[optimizer]
     samples, steps = Samples(text.training, CONFIG.positions, seed), sequences // batch
     lr = RULES[rule](best, batch, BATCHES[0]) if rule else best
-    inside = [make(model.parameters(), lr=lr)]
-    for _ in losses(model, inside, samples, range(steps), batch, lambda step: lr * warm_up(step, steps // 8)):
-        pass
+    optimizer = make(model.parameters(), lr=lr)
+    for step in range(steps):
+        model.zero_grad()
+        model(*samples.batch(step, batch))[1].backward()
+        optimizer.lr = lr * warm_up(step, steps // 8)
+        optimizer.step()
     with torch.no_grad():
         return model(*Samples(text.validation, CONFIG.positions).batch(0, 256))[1].item()

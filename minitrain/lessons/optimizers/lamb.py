@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,44 +22,12 @@ def demo(world: World) -> list[Claim]:
     lr, decay, eps = 0.1, 0.3, 0.05  # α, λ, and ε, which is large enough to matter
     rows, make = Rows("You et al. 2020, algorithm 2"), partial(LAMB, lr=lr, eps=eps, weight_decay=decay)
     theta, gradients = common.example(world)
-    norm, formula = float(theta.norm()), "x − α φ(‖x‖) (r + λx) / ‖r + λx‖"
-    for case, phi in (("φ(z) = z", (0.0, float("inf"))), ("φ(z) ≤ ‖x‖/2", (0.0, norm / 2))):
-        found = common.stepped(partial(make, phi=phi), theta, gradients)
-        right = by_hand(theta, gradients, lr, eps, decay, phi)
-        rows.near(common.PAPER, found, right, common.bound(3, 6), formula, rows.source, case)
+    found, right = common.stepped(make, theta, gradients), by_hand(theta, gradients, lr, eps, decay)
+    rows.near(common.PAPER, found, right, common.bound(3, 6), "x − α ‖x‖ (r + λx) / ‖r + λx‖", rows.source)
     common.held(rows, world, make, costs.lamb, "2wE")
-    layer_wise(rows, world, make, partial(make, eps=0.0, weight_decay=0.0))
-    return rows.claims()
 
-
-def by_hand(x: Tensor, gradients: list[Tensor], lr: float, eps: float, decay: float, phi: tuple) -> list[Tensor]:
-    """x after each step: You et al. 2020, algorithm 2."""
-    found = []
-    for t in range(1, len(gradients) + 1):
-        m, v = means(gradients[:t], (0.9, 0.999))
-        update = m / (v.sqrt() + eps) + decay * x
-        x = x - lr * x.norm().clamp(*phi) / update.norm() * update
-        found.append(x)
-    return found
-
-
-def means(gradients: list[Tensor], betas: tuple) -> list[Tensor]:
-    """m̂ and v̂ as sums over all gradients so far, Σ (1 − β) β^(t−i) gᵢᵖ / (1 − βᵗ) for p = 1 and p = 2."""
-    t = len(gradients)
-    return [
-        torch.stack([(1 - beta) * beta ** (t - i) * g**p for i, g in enumerate(gradients, 1)]).sum(0) / (1 - beta**t)
-        for p, beta in enumerate(betas, 1)
-    ]
-
-
-def layer_wise(rows: Rows, world: World, make: Callable[..., Any], bare: common.Make) -> None:
-    """Claims on scales and on ZeRO-1; `bare` has neither weight decay nor ε.
-
-    The bound: a sum of E squares has a relative error of at most (E + 1)u in any order, so a ratio of two norms differs
-    between both ways by at most 2(E + 4)u of itself, and so does each step.
-    """
-    theta, gradients = common.example(world)
     what = "elements that change after three steps, λ = 0 and ε = 0: gradients times 2¹⁰; weights times 2⁵, divided out"
+    bare = partial(make, eps=0.0, weight_decay=0.0)
     right = common.stepped(bare, theta, gradients)
     for case, weight, factor in (("gradients", 1.0, 2.0**10), ("weights", 2.0**5, 1.0)):
         found = common.stepped(bare, weight * theta, [factor * g for g in gradients])
@@ -70,6 +36,8 @@ def layer_wise(rows: Rows, world: World, make: Callable[..., Any], bare: common.
     inside = partial(Layers, partial(make, sharded=True), world.rank)
     run = common.under_zero1(world, lambda module: Zero1(module, inside), make)
     what = "three steps under ZeRO-1, norms all-reduced: largest difference from one device"
+    # A sum of E squares has a relative error of at most (E + 1)u in any order, so a ratio of two norms differs between
+    # both ways by at most 2(E + 4)u of itself, and so does each step.
     most = common.roundings(run, 2 * (common.LARGEST + 4))
     rows.near(what, run.parameters, run.right, most, "θ_sharded = θ")
     what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces of norms; reduce-scatters, all-gathers"
@@ -77,6 +45,18 @@ def layer_wise(rows: Rows, world: World, make: Callable[..., Any], bare: common.
     for verb, formula in (("all_reduce", "2Lw"), ("reduce_scatter", "padded Ψw"), ("all_gather", "padded Ψw")):
         sent = common.STEPS * getattr(predicted, verb)
         rows.add(what, f"{common.STEPS} · {formula}", sent, run.ledger.payload(verb), "B", "derived", case=verb)
+    return rows.claims()
+
+
+def by_hand(x: Tensor, gradients: list[Tensor], lr: float, eps: float, decay: float) -> list[Tensor]:
+    """x after each step: You et al. 2020, algorithm 2."""
+    found, m, v = [], torch.zeros_like(x), torch.zeros_like(x)
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        update = m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + eps) + decay * x
+        x = x - lr * x.norm() / update.norm() * update
+        found.append(x)
+    return found
 
 
 class Layers:

@@ -29,10 +29,9 @@ def demo(world: World) -> list[Claim]:
 
 def by_hand(w: Tensor, gradients: list[Tensor], lrs: list[float], momentum: float, decay: float, eta: float):
     """w after each step: You et al. 2017, algorithm 1; each step has its own global rate."""
-    found: list[Tensor] = []
-    steps: list[Tensor] = []
+    found, v = [], torch.zeros_like(w)
     for g, lr in zip(gradients, lrs, strict=True):
-        steps.append(lr * eta * w.norm() / (g.norm() + decay * w.norm()) * (g + decay * w))
-        w = w - torch.stack([momentum**age * step for age, step in enumerate(reversed(steps))]).sum(0)
+        v = momentum * v + lr * eta * w.norm() / (g.norm() + decay * w.norm()) * (g + decay * w)
+        w = w - v
         found.append(w)
     return found

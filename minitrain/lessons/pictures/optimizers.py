@@ -1,4 +1,4 @@
-"""The pictures of the chapter of optimizers: bytes of states, and losses and ratios of its experiments."""
+"""The pictures of the chapter of optimizers: bytes of states, losses with larger batches, matrices and their steps."""
 
 from __future__ import annotations
 
@@ -22,20 +22,6 @@ def states(measured: dict[str, float]) -> Figure:
     axes.bar_label(bars, [f"{each:.2f}" for each in measured.values()], padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 9), xlabel="bytes of optimizer states per parameter of a small GPT, measured")
-    return figure
-
-
-def losses(by_rank: Sequence[dict[str, list[float]]], last: int = 10) -> Figure:
-    """A dot per seed, and the mean of all seeds: each the mean loss of the last steps."""
-    (figure, (axes,)), names = panels(7, 3), [*by_rank[0]]
-    for row, name in enumerate(names):
-        ends = [sum(each[name][-last:]) / last for each in by_rank]
-        axes.plot(ends, [row] * len(ends), "o", color="#555555", alpha=0.6)
-        mean = sum(ends) / len(ends)
-        axes.text(mean, row - 0.25, f"{mean:.2f}", ha="center", fontsize=9)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.8)
-    axes.set_xlabel(f"loss, mean of the last {last} steps; a dot per seed, and their mean")
     return figure
 
 

@@ -78,7 +78,7 @@ def tiles(blocks: int = 5, query: int = 3, key: int = 1) -> Figure:
 
 
 def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figure:
-    """The most bytes kept at once over k: what was counted, and the formula's line; k = 0 stands for from the start."""
+    """The most bytes kept at once over k: what was counted, and the formula's line."""
     figure, (left, right) = panels(9, 4, 2)
     width = 4 * trial.batch * trial.sequence * trial.hidden
     of_chain = {k: costs.peak_of_segments(trial.layers, k, width, width) for k in range(1, trial.layers + 1)}
@@ -90,9 +90,6 @@ def segments(chain: dict[int, Step], gpt: dict[int, Step], trial: Trial) -> Figu
             label = name if axes is left else None
             axes.plot(list(curve), [value / 1e3 for value in curve.values()], look, color=color, label=label)
         axes.set(xlabel="k, layers in a segment", ylabel="kB", ylim=(0, None))
-    if 0 in chain:
-        where = {"xytext": (6, -4), "textcoords": "offset points", "fontsize": 8}
-        left.annotate("from the start", (0, chain[0].peak / 1e3), **where)
     left.set_title(f"{trial.layers} linear layers, each keeps its input", fontsize=10)
     right.set_title(f"{trial.layers} blocks of a GPT, each keeps about 17 times its input", fontsize=10)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)

@@ -41,8 +41,7 @@ def demo(world: World) -> list[Claim]:
         over = (found.detach().double() - left.double() @ right.double()).abs() / off_by(left, right, first, second)
         rows.near(what, over, 0 * over, 1, "(u₁ + u₂ + u₁u₂) Σ|a||b|", "Higham 2002, §3.1", case)
 
-    predicted = x.numel() + weight.numel()
-    rows.add("bytes kept for backward", "1 per element of x and W", predicted, saved.bytes)
+    rows.add("bytes kept for backward", "1 per element of x and W", x.numel() + weight.numel(), saved.bytes)
     return rows.claims()
 
 

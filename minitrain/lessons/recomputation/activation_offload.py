@@ -25,12 +25,12 @@ class AtOnce:
         fetches: How many blocks' activations were fetched.
         ahead: Fetches that began while another block's were on the device.
         most: Most bytes on the device at once.
-        out, back: Bytes that had gone to the host, and that have arrived on the device.
+        out: Bytes that had gone to the host.
     """
 
     def __init__(self, side: torch.cuda.Stream | None) -> None:
         self._side = side
-        self.fetches = self.ahead = self.most = self.out = self.back = 0
+        self.fetches = self.ahead = self.most = self.out = 0
         self._fetched: list[tuple[ref[Future[list[Tensor]]], int]] = []
 
     def submit(self, read: Callable[..., list[Tensor]], room: list[Tensor], host: list[Tensor]) -> Future[list[Tensor]]:
@@ -44,7 +44,7 @@ class AtOnce:
         self.ahead += bool(self._fetched)
         self._fetched.append((ref(future), storage_bytes(tensors)))
         self.most = max(self.most, sum(size for _, size in self._fetched))
-        self.out, self.back = self.out + storage_bytes(host), self.back + storage_bytes(tensors)
+        self.out += storage_bytes(host)
         return future
 
 
@@ -53,19 +53,15 @@ def demo(world: World) -> list[Claim]:
     layers, heads, (batch, sequence, hidden) = 4, 4, (2, 32, 32)
     rows, trial = Rows("Rhu et al. 2016, §3"), lesson.Trial(world, layers, hidden, heads, batch, sequence)
     block = sum(gpt_layer_activations(batch, sequence, hidden, heads, fused=False).values())
-    right, what = trial.step().gradients, "elements of gradients that differ from those of activations that stay"
-    for count in (layers, 1):
-        gpt, crosses, case = trial.gpt(), count * block, f"L = {count}"
-        offload = Offload(list(gpt.blocks)[:count])
-        offload.reader = diary = AtOnce(offload.side)  # type: ignore[assignment]
-        found = lesson.measure(gpt, *trial.tokens()).gradients
-        formula = "4L(16bsh + 4bs + abs² + s²/4)"
-        rows.add("bytes of activations that go to the host in forward", formula, crosses, diary.out, case=case)
-        rows.add("bytes that come back in backward", "the same", crosses, diary.back, case=case)
-        most, ahead = costs.offloaded_at_once(count, block), count - 1
-        rows.add("most bytes of them on the device in backward", "two blocks'", most, diary.most, case=case)
-        rows.add("fetches that begin while another block goes backward", "L − 1", ahead, diary.ahead, "1", case=case)
-        rows.equal(what, found, right, "∇ = ∇ of kept", case=case)
-    by_thread = trial.step(lambda gpt: Offload(gpt.blocks)).gradients
-    rows.equal(what, by_thread, right, "∇ = ∇ of kept", case="fetched by a thread")
+    gpt = trial.gpt()
+    offload = Offload(gpt.blocks)
+    offload.reader = diary = AtOnce(offload.side)  # type: ignore[assignment]
+    found = lesson.measure(gpt, *trial.tokens()).gradients
+    formula = "4L(16bsh + 4bs + abs² + s²/4)"
+    rows.add("bytes of activations that go to the host in forward", formula, layers * block, diary.out)
+    most = costs.offloaded_at_once(layers, block)
+    rows.add("most bytes of them on the device in backward", "two blocks'", most, diary.most)
+    rows.add("fetches that begin while another block goes backward", "L − 1", layers - 1, diary.ahead, "1")
+    what = "elements of gradients that differ from those of activations that stay"
+    rows.equal(what, found, trial.step().gradients, "∇ = ∇ of kept")
     return rows.claims()

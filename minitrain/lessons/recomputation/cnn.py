@@ -26,11 +26,6 @@ def gradients(call: Callable[[Tensor], Tensor], x: Tensor, *parameters: nn.Param
     return [grad for grad in (x.grad, *(parameter.grad for parameter in parameters)) if grad is not None]
 
 
-def different(found: list[Tensor], right: list[Tensor]) -> int:
-    """Elements that are not the same number."""
-    return sum(int((one != other).sum()) for one, other in zip(found, right, strict=True))
-
-
 def kept(call: Callable[[Tensor], Tensor], x: Tensor, *modules: nn.Module) -> int:
     """Bytes that autograd keeps of a call, parameters apart."""
     with SavedActivations(*modules) as saved:

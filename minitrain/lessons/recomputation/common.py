@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import Peak, SavedActivations, World
 from minitrain.lessons.rows import Rows
-from minitrain.models.config import AttentionKind, GPTConfig
+from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 
 How = Callable[[GPT], Any]
@@ -132,10 +132,10 @@ class Trial:
         """b, s, h, a, L, V: in the order in which `costs` takes them."""
         return self.batch, self.sequence, self.hidden, self.heads, self.layers, self.vocabulary
 
-    def gpt(self, how: How = nothing, dropout: float = 0.0, attention: AttentionKind = "plain") -> GPT:
+    def gpt(self, how: How = nothing, dropout: float = 0.0) -> GPT:
         """The GPT, the same each time, with `how` done to it."""
         sizes = (self.vocabulary, self.sequence, self.layers, self.hidden, self.heads)
-        gpt = GPT(GPTConfig(*sizes, dropout=dropout, attention=attention), seed=0).to(self.world.device)
+        gpt = GPT(GPTConfig(*sizes, dropout=dropout, attention="plain"), seed=0).to(self.world.device)
         how(gpt)
         return gpt
 
@@ -146,9 +146,9 @@ class Trial:
         inputs, targets = torch.randint(self.vocabulary, shape, generator=generator).to(self.world.device)
         return inputs.clone(), targets.clone()  # each with memory of its own, since they are not kept equally long
 
-    def step(self, how: How = nothing, dropout: float = 0.0, attention: AttentionKind = "plain") -> Step:
+    def step(self, how: How = nothing, dropout: float = 0.0) -> Step:
         """One step of it."""
-        return measure(self.gpt(how, dropout, attention), *self.tokens())
+        return measure(self.gpt(how, dropout), *self.tokens())
 
     def operations(self, how: How = nothing) -> int:
         """Operations of the matrix products in one step of it, as torch counts them."""

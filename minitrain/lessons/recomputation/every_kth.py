@@ -15,8 +15,6 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import every_kth
 
-FROM_THE_START = 0  # in place of k
-
 
 def demo(world: World) -> list[Claim]:
     """Recomputes segments of k layers for many k; the table shows bytes kept, at once too, and which k is best."""
@@ -27,15 +25,12 @@ def demo(world: World) -> list[Claim]:
     for wide in (1, 4):  # a layer keeps A, so many times its input
         chains[wide] = chain = {k: chain_step(trial, k, wide) for k in lengths}
         what = "linear layers in segments, k near √L, and all other lengths"
-        at_once = f"most bytes kept at once, {what}; from the start"
         for k, step in sorted(chain.items(), key=lambda each: abs(each[0] - layers**0.5)):
             case = f"A = {wide}I, k = {k}"
             kept = costs.kept_by_segments(layers, k, width)
             rows.add(f"bytes kept after forward, {what}", "⌈L/k⌉ · I", kept, step.kept, case=case)
             peak, formula = costs.peak_of_segments(layers, k, width, wide * width), "max over j of (j − 1)I + kⱼA"
-            rows.add(at_once, formula, peak, step.peak, case=case)
-        peak, start = costs.peak_from_the_start(width, wide * width), chain_step(trial, FROM_THE_START, wide)
-        rows.add(at_once, "I + A", peak, start.peak, case=f"A = {wide}I, from the start")
+            rows.add(f"most bytes kept at once, {what}", formula, peak, step.peak, case=case)
         estimate, found = costs.best_k_estimate(layers, width, wide * width), least(chain)
         what = "best k, linear layers that keep A bytes, of which I are their input"
         rows.add(what, "√(L · I/A)", estimate, found, "1", case=f"A = {wide}I", absolute=0.5)
@@ -45,7 +40,7 @@ def demo(world: World) -> list[Claim]:
     what, source = "operations done again: the blocks' forward, whatever k is", f"{lesson.KORTHIKANTI}, appendix A"
     rows.add(what, "L(24bsh² + 4bs²h)", again, more, "1", source)
     lesson.equal(rows, trial, {"small form": in_segments(2)})
-    world.figure(lambda: pictures.segments({0: chain_step(trial, FROM_THE_START)} | chains[1], gpt, trial))
+    world.figure(lambda: pictures.segments(chains[1], gpt, trial))
     return rows.claims()
 
 
@@ -55,36 +50,15 @@ def least(steps: dict[int, lesson.Step]) -> int:
     return best[(len(best) - 1) // 2]
 
 
-class FromTheStart(torch.autograd.Function):
-    """The other end: of all blocks only the first input is kept, and backward computes each block from there."""
-
-    @staticmethod
-    def forward(ctx, blocks: nn.ModuleList, x: Tensor) -> Tensor:
-        ctx.blocks = blocks
-        ctx.save_for_backward(x)
-        return nn.Sequential(*blocks)(x)
-
-    @staticmethod
-    def backward(ctx, *gradients: Tensor) -> tuple[None, Tensor | None]:
-        (first,), gradient = ctx.saved_tensors, gradients[0]
-        for number in reversed(range(len(ctx.blocks))):
-            # Autograd is off, so it keeps nothing of the blocks before this one.
-            x = nn.Sequential(*ctx.blocks[:number])(first).detach().requires_grad_()
-            with torch.enable_grad():
-                ctx.blocks[number](x).backward(gradient)
-            gradient = x.grad
-        return None, gradient
-
-
 class InSegments(nn.Module):
-    """Blocks that are called by the small form; k = 0 stands for from the start."""
+    """Blocks that are called by the small form."""
 
     def __init__(self, blocks: nn.ModuleList, k: int):
         super().__init__()
         self.blocks, self.k = blocks, k
 
     def forward(self, x: Tensor) -> Tensor:
-        return every_kth.run_in_segments(self.blocks, x, self.k) if self.k else FromTheStart.apply(self.blocks, x)
+        return every_kth.run_in_segments(self.blocks, x, self.k)
 
 
 def in_segments(k: int) -> lesson.How:

@@ -16,7 +16,7 @@ def demo(world: World) -> list[Claim]:
     layers, heads, widths = 3, 4, (2, 64, 32)  # sequences, tokens, width
     rows, trial = Rows(f"{lesson.KORTHIKANTI}, appendix A"), lesson.Trial(world, layers, widths[2], heads, *widths[:2])
     forms: dict[str, lesson.How] = {"small form": recompute, "full form": cores}
-    once, every = trial.operations(), trial.operations(every_block)
+    once = trial.operations()
     kept = layers * costs.gpt_layer_selective(*widths, heads) + costs.gpt_ends(*widths, trial.vocabulary)
     for name, how in forms.items():
         what, found = "small form and full form: bytes kept after forward, cores recomputed", trial.step(how).kept
@@ -24,9 +24,8 @@ def demo(world: World) -> list[Claim]:
         what = "small form and full form: operations done again, the cores' forward"
         again = trial.operations(how) - once
         rows.add(what, "4Lbs²h", layers * costs.core_flops(*widths), again, "1", case=name)
-    work = trial.operations(recompute)
     lesson.equal(rows, trial, forms)
-    points = {"nothing": (trial.step().peak, once), "attention core": (trial.step(recompute).peak, work)}
-    points["every block"] = (trial.step(every_block).peak, every)
+    ways = {"nothing": lesson.nothing, "attention core": recompute, "every block": every_block}
+    points = {name: (trial.step(how).peak, trial.operations(how)) for name, how in ways.items()}
     world.figure(lambda: pictures.trade(points))
     return rows.claims()
