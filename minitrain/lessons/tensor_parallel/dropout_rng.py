@@ -1,9 +1,8 @@
-"""Which masks are equal on all ranks, and which differ: by position, and with torch's own dropout."""
+"""Which masks by position are equal on all ranks, and which differ."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.comm import World
@@ -39,21 +38,13 @@ def demo(world: World) -> list[Claim]:
     rows.equal(what, shard, all_tokens[:, rank * seq : (rank + 1) * seq], formula, case="a shard of the sequence")
     rows.equal(what, second, all_tokens[1:], formula, case="the second sequence as a micro-batch of its own")
 
-    torch.manual_seed(0)
-    alike = unlike_rank_0(F.dropout(x, p))
-    torch.manual_seed(rank)
-    drifted = unlike_rank_0(F.dropout(x, p))
-    apart, other, heads_differ = 2 * p * (1 - p), max(rank, 1) % n, unlike_rank_0(own)
-    for what, formula, count, probability, differ in (
-        ("heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N", own.numel(), apart, heads_differ),
-        ("one seed for all, torch's dropout: weights that other ranks drop", "0: the same weights", elements, 0, alike),
-        ("a seed for each rank: the stream's copies apart", "2p(1−p) N", elements, apart, drifted),
-    ):
-        if n == 1:
-            rows.needs(2, what, formula)
-            continue
-        near = 6 * (count * probability * (1 - probability)) ** 0.5  # six standard deviations
-        rows.add(what, formula, count * probability, differ[other], "1", how="compared", absolute=near)
+    what, formula = "heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N"
+    apart, elements, other = 2 * p * (1 - p), own.numel(), max(rank, 1) % n
+    near = 6 * (elements * apart * (1 - apart)) ** 0.5  # six standard deviations
+    if n == 1:
+        rows.needs(2, what, formula)
+    else:
+        rows.add(what, formula, elements * apart, unlike_rank_0(own)[other], "1", how="compared", absolute=near)
     return rows.claims()
 
 
