@@ -11,13 +11,11 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.models import counter_rng
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
 
-SHOEYBI = "Shoeybi et al. 2019, appendix B"
-
 
 def demo(world: World) -> list[Claim]:
     """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not."""
     elements, p, seq = 20_000, 0.3, 141  # about as many weights of a head, seq²
-    rows, rank, n = Rows(SHOEYBI), world.rank, world.size
+    rows, rank, n = Rows("Shoeybi et al. 2019, appendix B"), world.rank, world.size
     x = torch.ones(1, 1, elements, device=world.device)  # one token
     counter_rng.set_position(seed=0, step=0)
     stream = ResidualDropout(p, "blocks.0.mlp_dropout")

@@ -36,10 +36,9 @@ def demo(world: World) -> list[Claim]:
         _, loss = gpt(*tokens(world, 0))
     with Ledger() as backward:
         loss.backward()
-    ledgers = {"forward": forward, "backward": backward}
-    for way, calls in costs.all_reduces(layers)._asdict().items():
+    for way, calls, ledger in zip(costs.Ways._fields, costs.all_reduces(layers), (forward, backward), strict=True):
         what = "all-reduces: two per layer, one for an end, forward and backward alike"
-        rows.add(what, "2L + 1", calls + 1, ledgers[way].calls("all_reduce"), "1", case=way)
+        rows.add(what, "2L + 1", calls + 1, ledger.calls("all_reduce"), "1", case=way)
 
     what = "loss, gradients, and weights after 5 steps of SGD: distance from one device's, float64"
     one_device, gpt = start.double(), copy.deepcopy(start)
