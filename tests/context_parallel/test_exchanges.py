@@ -41,7 +41,7 @@ def compare(form, heads, key_heads, mask, group, order=None):
 
 
 def in_pairs(world):
-    """In groups of two ranks: gathered keys in any order and documents; exchanged heads, whose key heads are repeated."""
+    """In groups of two ranks: gathered keys in any order and documents; exchanged heads, with repeated key heads."""
     group, seq = axes(dp=2, cp=2)["cp"].get_group(), 12
     causal = torch.ones(seq, seq, dtype=torch.bool).tril()
     order, of = torch.randperm(seq, generator=torch.Generator().manual_seed(1)), documents(seq)
