@@ -1,4 +1,4 @@
-"""The cost of tensor parallelism: all-reduces and bytes of a layer, parameters that a rank holds, and its products.
+"""The cost of tensor parallelism: all-reduces and bytes of a layer, and parameters that a rank holds.
 
 A layer is a block of `minitrain.models.gpt`: attention and MLP, each with one all-reduce forward and one backward. t
 ranks; b sequences of s tokens, width h, a query heads, k key and value heads; w bytes per element.
@@ -11,7 +11,6 @@ from typing import NamedTuple
 from minitrain.costs import composition
 from minitrain.costs.communication import Traffic, ring_all_gather, ring_all_reduce
 from minitrain.costs.composition import Shape
-from minitrain.costs.composition_work import layer_work
 
 
 class Ways(NamedTuple):
@@ -62,9 +61,3 @@ def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None =
     """
     shape = Shape(1, hidden, heads, 1, 1, kv_heads=kv_heads or heads)
     return sum(each.elements for each in composition.layer_parameters(shape, 0, ranks))
-
-
-def layer_flops(batch: int, seq: int, hidden: int, heads: int, ranks: int = 1, kv_heads: int | None = None) -> Ways:
-    """24bsh²/t + 4bs²h/t operations forward, with masked scores; twice as many backward (Narayanan et al. 2021)."""
-    work = layer_work(batch, Shape(1, hidden, heads, seq, 1, kv_heads=kv_heads or heads), 0, tensor=ranks)
-    return Ways(work.forward, work.backward + work.weight)

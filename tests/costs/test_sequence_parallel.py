@@ -19,3 +19,7 @@ def test_all_ranks_together_send_what_tensor_parallelism_sends_or_a_quarter_more
         ways = [costs.layer_traffic(*sizes, ranks, rank, keep_gathered) for rank in range(ranks)]
         assert sum(way.forward.bytes for way in ways) == before
         assert 4 * sum(way.backward.bytes for way in ways) == share * before
+
+
+def test_two_layers_by_hand():
+    assert costs.model_calls(2) == costs.Ways(costs.Calls(5, 5), costs.Calls(10, 5))

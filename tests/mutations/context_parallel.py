@@ -99,8 +99,6 @@ MUTATIONS = table(
     ("costs.context_parallel.gather", "2 * sizes.key_heads", "sizes.key_heads"),
     by_claim("context_parallel.all_gather", "bytes of the gathered K and V"),
     ("costs.context_parallel.gathered", "2 * sizes.key_heads", "sizes.key_heads"),
-    by_claim("context_parallel.all_gather", "bytes of a gather over those of"),
-    ("costs.context_parallel.gather_over_ulysses", "(heads +", "(2 * heads +"),
     by_claim("composition.step", "losses, norms and weights in 2 steps of AdamW"),
     (
         "context_parallel.full.parallelize.HeldPositions.forward",
@@ -117,6 +115,7 @@ MUTATIONS = table(
     by_test("tests/costs/test_context_parallel_exchange.py"),
     ("costs.context_parallel.ulysses", "4 * (ranks - 1)", "3 * (ranks - 1)"),
     ("costs.context_parallel.gather", "2 * (ranks - 1)", "ranks - 1"),
+    ("costs.context_parallel.gather_over_ulysses", "(heads +", "(2 * heads +"),
     ("costs.context_parallel.crossing", "heads / key_heads + 1", "heads / key_heads"),
     ("costs.context_parallel.ring_step", "2 * there", "there"),
     by_test("tests/costs/test_sequence_parallel.py"),

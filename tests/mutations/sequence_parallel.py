@@ -3,7 +3,9 @@
 from tests.mutations import by_claim, by_test, table
 
 MUTATIONS = table(
-    by_claim("sequence_parallel.mappings", "g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
+    by_claim(
+        "sequence_parallel.mappings", "g and ḡ, small and full form: ⟨Ax", "g and ḡ, small and full form: payload"
+    ),
     (
         "sequence_parallel.mappings.Gather.backward",
         "ReduceScatter.apply(gradient, ctx.group)",
@@ -11,9 +13,9 @@ MUTATIONS = table(
     ),
     by_claim("sequence_parallel.mappings", "elements of outputs and gradients in which"),
     ("sequence_parallel.mappings.Gather.forward", "whole.transpose(0, 1", "whole.reshape(x.shape[0], -1, *x.shape[2:]"),
-    by_claim("sequence_parallel.mappings", "g and ḡ, small and full form"),
+    by_claim("sequence_parallel.mappings", "g and ḡ, small and full form: ⟨Ax, y⟩"),
     ("sequence_parallel.full.mappings.start_gather", "whole[comm.rank] = ", "whole[0] = "),
-    by_claim("sequence_parallel.mappings", "g and ḡ: bytes"),
+    by_claim("sequence_parallel.megatron", "bytes sent forward, both ways, S"),
     ("costs.communication._all_chunks_but", "= elements - chunk_size(elements, ranks, left_out)", "= elements"),
     by_claim("sequence_parallel.linear", "Y, dX and all"),
     ("sequence_parallel.linear.Row.forward", "return y + bias", "return y + bias / rank_and_size(group)[1]"),
@@ -46,13 +48,11 @@ MUTATIONS = table(
     ("sequence_parallel.full.embedding_and_head.HeadFromSequence.forward", "-torch.inf", "0.0"),
     by_claim("sequence_parallel.megatron", "gathered again: bytes that a layer sends"),
     ("costs.sequence_parallel.layer_calls", "(not keep_gathered)", "keep_gathered"),
-    by_claim("sequence_parallel.megatron", "gathered again: bytes sent backward"),
-    ("costs.sequence_parallel.ends_calls", "1 + (not keep_gathered)", "1"),
     by_claim("sequence_parallel.megatron", "bytes sent forward, both"),
     ("costs.sequence_parallel.model_calls", "layers * a + b", "layers + a + b"),
     by_claim("sequence_parallel.megatron", "bytes sent forward, both ways"),
     ("costs.sequence_parallel._traffic", "* gathered", "* (scattered + gathered)"),
-    by_claim("sequence_parallel.megatron", "gathered again: bytes sent"),
+    by_claim("sequence_parallel.megatron", "gathered again: bytes that a layer sends, forward"),
     ("costs.sequence_parallel._traffic", "* scattered", "* (gathered + scattered)"),
     by_claim("sequence_parallel.megatron", "gathered again: bytes that a layer keeps"),
     ("costs.sequence_parallel.deviations", "2 * 2 * tokens", "2 * tokens"),
@@ -60,7 +60,6 @@ MUTATIONS = table(
     ("costs.activations.layer_terms", "tensor if sequence_parallel else 1", "1"),
     by_claim(
         "sequence_parallel.megatron",
-        "gathered again: bytes sent",
         "gathered again: bytes that a layer sends",
         "gathered again: bytes that a layer keeps",
     ),
@@ -71,6 +70,8 @@ MUTATIONS = table(
         "reducing = start_reduce_scatter(grad_x, ctx.comm)",
         "(reducing := start_reduce_scatter(grad_x, ctx.comm)).wait()",
     ),
+    by_test("tests/costs/test_sequence_parallel.py::test_two_layers_by_hand"),
+    ("costs.sequence_parallel.ends_calls", "1 + (not keep_gathered)", "1"),
     by_test("tests/costs/test_activations.py::test_selective_recomputation_saves_what_section_5_says"),
     ("costs.activations.layer_terms", '== "selective" and shape == "abss"', '== "selective" and size == 2'),
     by_test("tests/costs/test_activations.py::test_terms_add_up_to_the_equations"),

@@ -45,25 +45,6 @@ def to_be_summed(name):
 # %% exercise-3: solution
 
 
-def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
-    payload = batch * seq * hidden * item  # the residual stream, or its gradient
-    # Forward, backward, and g once more for attention and for the MLP.
-    halves = 4 + 4 + (0 if keep_gathered else 2)
-    return layers * halves * (ranks - 1) * payload // ranks
-
-
-# %% exercise-3: mistake: only g is repeated in backward
-
-
-def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
-    payload = batch * seq * hidden * item
-    halves = 4 + 4 + (0 if keep_gathered else 4)
-    return layers * halves * (ranks - 1) * payload // ranks
-
-
-# %% exercise-4: solution
-
-
 class HalfBlock(nn.Module):
     """Half of a block, divided along the sequence outside of the products, and by
     hidden units inside."""
@@ -91,7 +72,7 @@ class HalfBlock(nn.Module):
             all_reduce(parameter.grad).wait()
 
 
-# %% exercise-4: mistake: their gradients are sums over a rank's own tokens
+# %% exercise-3: mistake: their gradients are sums over a rank's own tokens
 
 
 class HalfBlock(nn.Module):

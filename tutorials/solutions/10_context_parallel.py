@@ -46,35 +46,6 @@ def owner(position, seq, ranks):
 # %% exercise-3: solution
 
 
-def bytes_sent(mode, heads, key_heads, seq, d, ranks, item):
-    query, key = (
-        heads * seq * d * item,
-        key_heads * seq * d * item,
-    )  # S_Q and S_K = S_V
-    if mode == "ring":  # K and V over n−1 hops, twice, and their gradients over n hops
-        return 2 * (ranks - 1) * 2 * key // ranks + 2 * key
-    if mode == "gather":
-        return 2 * (ranks - 1) * 2 * key // ranks
-    # Repeated until the ranks divide them.
-    key = key // key_heads * math.lcm(key_heads, ranks)
-    return 2 * (ranks - 1) * (2 * query + 2 * key) // ranks**2
-
-
-# %% exercise-3: mistake: 8 key heads cannot be divided over 16 ranks
-
-
-def bytes_sent(mode, heads, key_heads, seq, d, ranks, item):
-    query, key = heads * seq * d * item, key_heads * seq * d * item
-    if mode == "ring":
-        return 2 * (ranks - 1) * 2 * key // ranks + 2 * key
-    if mode == "gather":
-        return 2 * (ranks - 1) * 2 * key // ranks
-    return 2 * (ranks - 1) * (2 * query + 2 * key) // ranks**2
-
-
-# %% exercise-4: solution
-
-
 def zigzag_order(tokens):
     chunks = torch.arange(tokens).chunk(2 * size)
     return torch.cat(
@@ -106,7 +77,7 @@ def synchronize(model):
         all_reduce(parameter.grad).wait()
 
 
-# %% exercise-4: mistake: must be added over ranks
+# %% exercise-3: mistake: must be added over ranks
 
 
 def zigzag_order(tokens):

@@ -80,6 +80,7 @@ def compare(
     attend: Callable[..., Tensor],
     held: Callable[[int], Tensor],
     traffic: Callable[..., Traffic],
+    scores: tuple[str, Callable[[int, int, int], float]],
     cases: list[tuple[costs.Attention, dict[str, Any]]],
 ) -> None:
     """Claim of a form with the options of each case that outputs and gradients are one device's, and what is sent.
@@ -90,11 +91,13 @@ def compare(
         attend: The form; takes Q, K, V, `seq` and a case's options.
         held: The positions of this rank's tokens, of so many.
         traffic: The formula for forward.
+        scores: The formula for the scores that a rank computes under a causal mask, and its function for forward.
         cases: Sizes, and options of the form.
     """
     for sizes, options in cases:
         tensors, at, case = inputs(world, sizes), held(sizes.seq), f"{sizes.seq} tokens {options or ''}"
-        found = run(partial(attend, seq=sizes.seq, **options), tensors, at)
+        with watched() as blocks:
+            found = run(partial(attend, seq=sizes.seq, **options), tensors, at)
         near(rows, NEAR, found, tensors, visible(world, sizes, **options), at, case)
         width = sizes.batch * sizes.key_heads * sizes.head
         forward = traffic(sizes.seq, width, world.size, world.rank, 8)
@@ -103,6 +106,10 @@ def compare(
         rows.add(what, formula, forward.bytes, found.forward.sent, "B", LIU, case=case)
         what, formula = "bytes sent by this rank, backward", "forward + S_dK + S_dV"
         rows.add(what, formula, backward.bytes, found.backward.sent, "B", LIU, case=case)
+        if options.get("causal", True):  # backward computes the same blocks again
+            formula, of_forward = scores
+            predicted, measured = 2 * of_forward(sizes.seq, world.size, world.rank), sum(each.scores for each in blocks)
+            rows.add("scores that this rank computes, causal", formula, predicted, measured, "1", "derived", case=case)
 
 
 class Block(NamedTuple):

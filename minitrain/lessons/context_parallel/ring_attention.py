@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from minitrain.comm import VirtualClock, World
@@ -27,14 +25,8 @@ def demo(world: World) -> list[Claim]:
     def held(tokens: int) -> torch.Tensor:
         return positions(tokens, n)[rank]
 
-    lesson.compare(world, rows, ring_attention, held, costs.ring_forward, cases)
-    for sizes in both:
-        with lesson.watched() as blocks:
-            lesson.run(partial(ring_attention, seq=sizes.seq), lesson.inputs(world, sizes), held(sizes.seq))
-        # Backward computes the same blocks again.
-        predicted, measured = 2 * costs.ring_blocks(sizes.seq, n, rank), sum(block.scores for block in blocks)
-        what, case = "scores that this rank computes, causal", f"{sizes.seq} tokens"
-        rows.add(what, "2 · (r+1) (s/n)²", predicted, measured, "1", "derived", case=case)
+    scores = "2 · (r+1) (s/n)²", costs.ring_blocks
+    lesson.compare(world, rows, ring_attention, held, costs.ring_forward, scores, cases)
     # A chunk of c tokens: K and V of 4 elements, 8 bytes each; 64 c bytes, and c² scores. They take as long where
     # 10 c² = 64 c.
     for name, chunk in (("blocks slower than messages", 8), ("messages slower than blocks", 4)):

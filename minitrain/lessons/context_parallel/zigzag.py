@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import torch
 
@@ -15,7 +15,6 @@ from minitrain.lessons.context_parallel import common as lesson
 from minitrain.lessons.pictures import context_parallel as pictures
 from minitrain.lessons.rows import Claim, Rows
 
-LLAMA = 'Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2'
 Blocks = list[list[lesson.Block]]  # of each rank
 
 
@@ -27,14 +26,9 @@ def demo(world: World) -> list[Claim]:
     def own(tokens: int) -> torch.Tensor:
         return torch.cat(held(tokens, n)[rank])
 
-    lesson.compare(world, rows, zigzag_attention, own, costs.zigzag_forward, [(odd, {}), (even, {})])
-    for sizes in (odd, even):
-        with lesson.watched() as blocks:
-            lesson.run(partial(zigzag_attention, seq=sizes.seq), lesson.inputs(world, sizes), own(sizes.seq))
-        # Backward computes the same blocks again.
-        predicted, measured = 2 * costs.zigzag_blocks(sizes.seq, n, rank), sum(block.scores for block in blocks)
-        what, case = "scores that this rank computes", f"{sizes.seq} tokens"
-        rows.add(what, "2 · (2n+1) (s/2n)²", predicted, measured, "1", LLAMA, case=case)
+    scores = "2 · (2n+1) (s/2n)²", costs.zigzag_blocks
+    cases: list[tuple[costs.Attention, dict[str, Any]]] = [(odd, {}), (even, {})]
+    lesson.compare(world, rows, zigzag_attention, own, costs.zigzag_forward, scores, cases)
     drawn, ends = timed(world)
     world.figure(lambda: pictures.zigzag(drawn))
     ratio = costs.ring_causal_time(n) / costs.zigzag_causal_time(n)

@@ -19,9 +19,6 @@ from minitrain.costs import sequence_parallel as costs
 from minitrain.lessons.sequence_parallel.common import OURS, Trial, Way
 from minitrain.lessons.sequence_parallel.megatron import kept_terms
 
-Kept = dict[Way, dict[str, int]]
-"""Bytes that a layer keeps, by way and term."""
-
 QKV = "query, key, value projections: their input"
 
 # The module that saves a tensor, and the paper's name for it. Inside the core of attention, the operation decides.
@@ -111,9 +108,9 @@ class KeptByOperation(TorchFunctionMode):
         self._modules.pop()
 
 
-def measure(trial: Trial) -> Kept:
-    """The bytes that one layer keeps, in each way."""
-    kept: Kept = {}
+def measure(trial: Trial) -> dict[Way, dict[str, int]]:
+    """The bytes that one layer keeps, by way and term."""
+    kept: dict[Way, dict[str, int]] = {}
     for way in get_args(Way):
         block = trial.gpt(way, torch.bfloat16).blocks[0]
         with KeptByOperation(block, trial.sizes[1]) as counted:

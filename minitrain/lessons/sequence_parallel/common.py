@@ -20,8 +20,8 @@ PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
 VOCABULARY, BATCH, HEAD, DROPOUT = 61, 2, 8, 0.1
 
 Way = Literal["one device", "chapter 08", "input kept", "gathered again"]
+# The two ways of this chapter, and their `keep_gathered`.
 OURS: dict[Way, bool] = {"input kept": True, "gathered again": False}
-"""The two ways of this chapter, and their `keep_gathered`."""
 
 
 @dataclass(frozen=True)

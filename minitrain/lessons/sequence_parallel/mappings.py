@@ -6,29 +6,22 @@ ranks, whether these are shards or partial sums. Whole numbers make both sides e
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
-from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
-from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.sequence_parallel import mappings as small
 from minitrain.sequence_parallel.full import mappings as full
 
-PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
+PAPER = "Korthikanti et al. 2022, §4.2.2"
 
 
 def demo(world: World) -> list[Claim]:
     """Applies both operators; the table shows that each sends half an all-reduce, and is the other's transpose."""
     batch, shard, width, seq = 2, 3, 4, 3 * world.size
-    rows, by_ring = Rows(PAPER), Comm(collectives=ring)
-    size = (batch * seq * width, 4, world.size, world.rank)
-    sent = {"all_gather": ring_all_gather(*size).bytes, "reduce_scatter": ring_reduce_scatter(*size).bytes}
+    rows = Rows(PAPER)
     for name, of_small, of_full, lengths, verbs in (
         ("g", small.g, full.g, (shard, seq), ("all_gather", "reduce_scatter")),
         ("ḡ", small.g_bar, full.g_bar, (seq, shard), ("reduce_scatter", "all_gather")),
@@ -36,7 +29,7 @@ def demo(world: World) -> list[Claim]:
         generator = torch.Generator().manual_seed(world.rank)
         x, y = (torch.randint(-8, 9, (batch, each, width), generator=generator).float() for each in lengths)
         x, y, results = x.to(world.device), y.to(world.device), {}
-        for form, operator in (("small form", of_small), ("full form", partial(of_full, comm=by_ring))):
+        for form, operator in (("small form", of_small), ("full form", of_full)):
             leaf, ledgers = x.clone().requires_grad_(), (Ledger(), Ledger())
             with ledgers[0]:
                 image = operator(leaf)
@@ -48,14 +41,9 @@ def demo(world: World) -> list[Claim]:
             what = "g and ḡ, small and full form: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩"
             rows.add(what, "0", 0, gap, "1", "derived", case=f"{form}, {name}", how="compared")
             for way, verb, ledger in zip(("forward", "backward"), verbs, ledgers, strict=True):
-                case = f"{name} {way}"
-                if form == "small form":
-                    what = "small form: g and ḡ, payload of one all-gather or reduce-scatter each way"
-                    measured = ledger.payload(verb) if len(ledger.entries) == 1 else -1
-                    rows.add(what, "S = bsh · w", 4 * size[0], measured, case=case)
-                else:
-                    what = "g and ḡ: bytes sent by this rank, each way"
-                    rows.add(what, "(t−1)/t · S", sent[verb], ledger.sent, "B", RING, case=case)
+                what = "g and ḡ, small and full form: payload of one all-gather or reduce-scatter each way"
+                measured = ledger.payload(verb) if len(ledger.entries) == 1 else -1
+                rows.add(what, "S = bsh · w", 4 * batch * seq * width, measured, case=f"{form}, {name} {way}")
         what = "elements of outputs and gradients in which small and full form differ"
         rows.equal(what, results["small form"], results["full form"], "0: whole numbers", case=name)
     return rows.claims()

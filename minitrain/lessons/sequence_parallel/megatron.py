@@ -36,15 +36,11 @@ def demo(world: World, layers: int = 3, heads: int = 2, shard: int = 12) -> list
     for way, keep in OURS.items():
         gpt = trial.gpt(way, torch.float32, comm=by_ring)
         with Ledger() as forward:
-            _, loss = gpt(*trial.tokens())
-        with Ledger() as backward:
-            loss.backward()
+            gpt(*trial.tokens())
         traffic = costs.model_traffic(*trial.sizes, layers, n, rank, keep)
         what, formula = "bytes sent forward, both ways, S = 4bsh", "(2L+1) · 2(t−1)/t · S, + (t−1)·12bs"
         rows.add(what, formula, traffic.forward.bytes + loss_sends, forward.sent, "B", RING, case=way)
         if way == "gathered again":
-            what, formula = f"{way}: bytes sent backward", "(2L+1) · 3(t−1)/t · S"
-            rows.add(what, formula, traffic.backward.bytes, backward.sent, "B", RING)
             with Ledger() as ledger:
                 y = gpt.blocks[0](trial.hidden_states(way, torch.float32))
                 y.backward(torch.ones_like(y))

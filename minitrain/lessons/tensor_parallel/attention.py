@@ -1,4 +1,4 @@
-"""What a block of the GPT sends, holds and computes over the ranks, and that its results are those of one device.
+"""What a block of the GPT sends and holds over the ranks, and that its results are those of one device.
 
 Key and value have their own heads here; the full form, where ranks share them, is in its tests. The MLP is also cut in
 the worse order, rows first, whose sum is four times as wide.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.collectives.full import ring
 from minitrain.comm import World
@@ -28,7 +27,7 @@ from minitrain.tensor_parallel.full.attention import ParallelAttention, Parallel
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 
-NARAYANAN, THROUGH = "Narayanan et al. 2021, appendix", "bytes sent by this rank through the ring"
+THROUGH = "bytes sent by this rank through the ring"
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
 
 
@@ -52,7 +51,7 @@ class RowFirstMLP(nn.Module):
 
 
 def demo(world: World) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order."""
+    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds, and a worse order."""
     rows, batch, seq, heads = Rows(MEGATRON), 2, 12, 2 * world.size  # so that the ranks divide the width
     sizes = GPTConfig(positions=seq, hidden=4 * heads, heads=heads, attention="plain")
     whole, (x, grad_y) = block(world, sizes), inputs(world, sizes, batch)
@@ -62,11 +61,9 @@ def demo(world: World) -> list[Claim]:
         "full form": in_parallel(whole, ParallelAttention, ParallelMLP, Comm(collectives=ring)),
         "an MLP cut rows first": in_parallel(whole, None, RowFirstMLP, Comm(collectives=ring)),
     }
-    found, flops = {}, {}
+    found = {}
     for case, parallel in blocks.items():
-        with FlopCounterMode(display=False) as products:
-            found[case] = run_module(parallel, x, grad_y)
-        flops[case] = products.get_total_flops()
+        found[case] = run_module(parallel, x, grad_y)
         own_gradients = pieces(gradients, parallel)
         what = "a layer, Y, dX and all gradients against one device: distance, float64"
         rows.near(what, found[case].results, [y, grad_x, *own_gradients], 1e-12, "10⁻¹²", ROUNDING, case)
@@ -87,8 +84,6 @@ def demo(world: World) -> list[Claim]:
         what, held = "a layer: bytes of parameters", 8 * costs.layer_parameters(sizes.hidden, sizes.heads, world.size)
         measured = storage_bytes(blocks[case].parameters())
         rows.add(what, "(12h²/t + 7h/t + 6h) · w", held, measured, case=case)
-        what, computed = "a layer: FLOPs of this rank's products", costs.layer_flops(*shape, sizes.heads, world.size)
-        rows.add(what, "3 · (24bsh²/t + 4bs²h/t)", sum(computed), flops[case], "1", NARAYANAN, case=case)
     return rows.claims()
 
 

@@ -1,4 +1,4 @@
-"""The norm of the whole model's gradients, and what it is if every rank counts what all of them hold."""
+"""The norm of the whole model's gradients, each counted once, and gradients clipped by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, World
 from minitrain.comm import clip_grad_norm as full
-from minitrain.comm.messages import all_reduce
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
@@ -19,10 +18,8 @@ from minitrain.tensor_parallel.full.parallelize import piece_of
 
 
 def demo(world: World) -> list[Claim]:
-    """Clips gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and a wrong one."""
+    """Clips gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and bytes."""
     rows, hidden = Rows("Pascanu et al. 2013, §3.2"), 8
-    wide, whole = 4 * hidden * world.size, 5 * hidden  # two norms, and the bias of the matrix that is cut by rows
-    parameters = 2 * hidden * wide + wide + whole
     for form, layers, clip in (("small form", small_linear, small), ("full form", full_linear, full)):
         for case, most in ((f"{form}, clipped to 0.7", 0.7), (f"{form}, nothing to clip", 1e9)):
             reference, model = with_gradients(world, hidden, layers)
@@ -38,18 +35,6 @@ def demo(world: World) -> list[Claim]:
             rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING, case)
             payload = ledger.payload("all_reduce")
             rows.add("payload of all-reduces", "8 B, one float64", 8, payload, "B", "derived", case=case)
-
-        # With every gradient 1, the square of their norm is a number of parameters.
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        found, what = float(clip.gradient_norm(model.parameters())), "norm, all gradients 1"
-        formula = "√Ψ = √(2hm + m + 5h)"
-        rows.add(what, formula, parameters**0.5, found, "1", case=form, how="compared", tolerance=1e-12)
-    careless = torch.stack([gradient(each).square().sum() for each in model.parameters()]).sum()
-    all_reduce(careless).wait()  # every rank adds all that it holds
-    wrong, formula = (parameters + (world.size - 1) * whole) ** 0.5, "√(Ψ + (n−1) · 5h)"
-    what = "norm, if every rank adds all that it holds, all gradients 1"
-    rows.add(what, formula, wrong, float(careless.sqrt()), "1", "derived", how="compared", tolerance=1e-12)
     return rows.claims()
 
 

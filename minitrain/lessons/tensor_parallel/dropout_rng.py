@@ -1,9 +1,8 @@
-"""Which masks are equal on all ranks, and which differ: by position, and with torch's own dropout."""
+"""Which masks by position are equal on all ranks, and which differ."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.comm import World
@@ -12,13 +11,11 @@ from minitrain.lessons.rows import Claim, Rows
 from minitrain.models import counter_rng
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
 
-SHOEYBI = "Shoeybi et al. 2019, appendix B"
-
 
 def demo(world: World) -> list[Claim]:
     """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not."""
     elements, p, seq = 20_000, 0.3, 141  # about as many weights of a head, seq²
-    rows, rank, n = Rows(SHOEYBI), world.rank, world.size
+    rows, rank, n = Rows("Shoeybi et al. 2019, appendix B"), world.rank, world.size
     x = torch.ones(1, 1, elements, device=world.device)  # one token
     counter_rng.set_position(seed=0, step=0)
     stream = ResidualDropout(p, "blocks.0.mlp_dropout")
@@ -39,21 +36,13 @@ def demo(world: World) -> list[Claim]:
     rows.equal(what, shard, all_tokens[:, rank * seq : (rank + 1) * seq], formula, case="a shard of the sequence")
     rows.equal(what, second, all_tokens[1:], formula, case="the second sequence as a micro-batch of its own")
 
-    torch.manual_seed(0)
-    alike = unlike_rank_0(F.dropout(x, p))
-    torch.manual_seed(rank)
-    drifted = unlike_rank_0(F.dropout(x, p))
-    apart, other, heads_differ = 2 * p * (1 - p), max(rank, 1) % n, unlike_rank_0(own)
-    for what, formula, count, probability, differ in (
-        ("heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N", own.numel(), apart, heads_differ),
-        ("one seed for all, torch's dropout: weights that other ranks drop", "0: the same weights", elements, 0, alike),
-        ("a seed for each rank: the stream's copies apart", "2p(1−p) N", elements, apart, drifted),
-    ):
-        if n == 1:
-            rows.needs(2, what, formula)
-            continue
-        near = 6 * (count * probability * (1 - probability)) ** 0.5  # six standard deviations
-        rows.add(what, formula, count * probability, differ[other], "1", how="compared", absolute=near)
+    what, formula = "heads: elements of a rank's mask that differ from rank 0's", "2p(1−p) N"
+    apart, elements, other = 2 * p * (1 - p), own.numel(), max(rank, 1) % n
+    near = 6 * (elements * apart * (1 - apart)) ** 0.5  # six standard deviations
+    if n == 1:
+        rows.needs(2, what, formula)
+    else:
+        rows.add(what, formula, elements * apart, unlike_rank_0(own)[other], "1", how="compared", absolute=near)
     return rows.claims()
 
 

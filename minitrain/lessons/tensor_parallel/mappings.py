@@ -7,35 +7,29 @@ in full. Whole numbers make both sides exact.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
-from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
-from minitrain.costs.communication import ring_all_gather, ring_all_reduce
 from minitrain.lessons.rows import Claim, Rows
-from minitrain.lessons.tensor_parallel.common import MEGATRON, RING
+from minitrain.lessons.tensor_parallel.common import MEGATRON
 from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
 
 
 def demo(world: World) -> list[Claim]:
     """Applies the four operators; the table shows that what one sends forward, its conjugate sends backward."""
-    rows, by, tokens, width = Rows(MEGATRON), Comm(collectives=ring), 6, 4
+    rows, tokens, width = Rows(MEGATRON), 6, 4
     whole, part = (tokens, width * world.size), (tokens, width)
-    size = tokens * width * world.size, 4, world.size, world.rank
     # Each operator with the shape of what is in parts, or a partial sum; the other side is on all ranks in full.
     for case, operator, own in (
         ("f of the small form", small.f, whole),
         ("g of the small form", small.g, whole),
-        ("f", partial(mappings.f, comm=by), whole),
-        ("g", partial(mappings.g, comm=by), whole),
-        ("split", partial(mappings.split_to_parallel, comm=by), part),
-        ("gather", partial(mappings.gather_from_parallel, comm=by), part),
+        ("f", mappings.f, whole),
+        ("g", mappings.g, whole),
+        ("split", mappings.split_to_parallel, part),
+        ("gather", mappings.gather_from_parallel, part),
     ):
         enters = case.startswith(("f", "split"))  # they take what all ranks have in full
         full, mine = draw(world, whole, 0), draw(world, own, 1 + world.rank)
@@ -46,15 +40,11 @@ def demo(world: World) -> list[Claim]:
         with Ledger() as backward:
             image.backward(y)
         busy, idle = (backward, forward) if enters else (forward, backward)
-        if "small" in case:
-            what = "small form: payload of all-reduces, f backward and g forward"
-            rows.add(what, "S", 4 * size[0], busy.payload("all_reduce"), case=case)
-        elif own == whole:
-            what, formula = "bytes sent by this rank, f backward and g forward", "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S"
-            rows.add(what, formula, ring_all_reduce(*size).bytes, busy.sent, "B", RING, case=case)
-        else:
-            what, formula = "bytes sent by this rank, split backward and gather forward", "S − cᵣ₊₁ ≈ (t−1)/t · S"
-            rows.add(what, formula, ring_all_gather(*size).bytes, busy.sent, "B", RING, case=case)
+        what, verb = (
+            "payload: f and split backward, g and gather forward",
+            "all_reduce" if own == whole else "all_gather",
+        )
+        rows.add(what, "S", 4 * full.numel(), busy.payload(verb), case=case)
         what = "communications the other way: f and split forward, g and gather backward"
         rows.add(what, "0", 0, len(idle.entries), "1", case=case)
         assert x.grad is not None

@@ -1,4 +1,4 @@
-"""What a tied embedding and head hold and send when their vocabulary is cut over the ranks, and what padding does."""
+"""What a tied embedding and head hold and send when their vocabulary is cut over the ranks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons.rows import ROUNDING, Claim, Rows
 from minitrain.tensor_parallel import vocab_parallel as small
+from minitrain.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.full import vocab_parallel as full
-from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
-from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 from minitrain.tensor_parallel.full.parallelize import piece_of
 
 TOKENS = 10
 
 
 def demo(world: World) -> list[Claim]:
-    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does."""
+    """Cuts a table over the ranks; the table shows bytes held and sent, and one device's values."""
     rows, n, vocabulary, hidden = Rows("Shoeybi et al. 2019, §3"), world.size, 61, 25  # 61 does not divide
     for case, form, size in (
         ("small form", small, vocabulary),
-        ("small form, a vocabulary that divides", small, 15 * n),
         ("full form, a vocabulary that divides", full, 15 * n),
     ):
         _, table, head = tied(world, form, size, hidden)
@@ -34,14 +32,13 @@ def demo(world: World) -> list[Claim]:
         measured = storage_bytes([table.weight, head.weight])
         rows.add("bytes held by tied embedding and head", formula, held, measured, case=case)
 
-    # The full form's loss takes any rank's logits, and gives the loss of all.
     whole, table, head = tied(world, small, vocabulary, hidden)
     inputs = tokens(world, vocabulary)
     targets = inputs.roll(1)
     with Ledger() as forward:
         x = table(inputs)
     logits = head(x)
-    loss = vocab_parallel_cross_entropy(logits, targets, vocabulary=vocabulary)
+    loss = vocab_parallel_cross_entropy(logits, targets)
     expected = F.cross_entropy(whole(inputs) @ whole.weight.T, targets)
     (by_logits,) = torch.autograd.grad(loss, logits, retain_graph=True)
     with Ledger() as backward:
@@ -57,15 +54,6 @@ def demo(world: World) -> list[Claim]:
     what = "loss and tied table's gradient: distance from one device's, float64"
     rows.near(what, found, theirs, 1e-12, "10⁻¹²", ROUNDING)
 
-    real = costs.real_rows(vocabulary, n, world.rank)
-    # All logits of tokens are negative, so that a logit of 0 for padding would be the largest.
-    negative = -whole.weight.abs()
-    whole.weight.data, table.weight.data = negative.data, piece_of(negative, table.weight)
-    predicted = gather_from_parallel(head(torch.ones_like(x))).argmax(-1)
-    what = "padding: elements of its gradient that are not 0, and tokens predicted that are padding"
-    touched = int((table.weight.grad[real:] != 0).sum())
-    for case, count in (("gradient", touched), ("predicted", int((predicted >= vocabulary).sum()))):
-        rows.add(what, "0", 0, count, "1", "derived", case=case, how="compared")
     return rows.claims()
 
 

@@ -239,7 +239,9 @@ def _seconds_from(
 def _rings(model: Model, layout: Layout, place: Coordinate) -> dict[str, int]:
     """Rings that a rank goes around in a step, along tp and along dp: one for an all-gather, two for an all-reduce."""
     own, m = plan_time.layers_on(model, layout, place.pp), layout.microbatches
-    # Two all-reduces of a layer in forward and two in backward.
+    # Two all-reduces of a layer in forward and two in backward. Sequence parallelism gathers two inputs a second time:
+    # the hops of these gathers hide behind the products for the inputs' gradients (chapter 09). Their bytes are waited
+    # for like all others, because the constants were fitted so.
     inside = (8 + 4 * (layout.recompute == "full")) * own * m
     held = plan_time.parameters_of(model, layout)
     # What is gathered layer by layer also travels layer by layer.

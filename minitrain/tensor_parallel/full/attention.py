@@ -7,8 +7,7 @@ for all heads, so its gradient is a sum over all ranks. A hidden unit of a gated
 Open `tensor_parallel/full/linear.py` first.
 **Source.** Besides Shoeybi et al. 2019: Ainslie et al. 2023, "GQA", for grouped-query attention.
 **Sent.** Also the gradients of shared heads and of norms, once per step: `parameter_layout.sum_partial_gradients`.
-**Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic`, `layer_parameters`, and `layer_flops`, of which a rank
-does 1/t.
+**Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic` and `layer_parameters`; a rank does 1/t of the products.
 Also called head parallelism; `parallelize_module` with `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
 """
 
