@@ -1,23 +1,18 @@
-"""Pipelines without a flush: groups, no message unasked, and bad input; the lessons have the papers' equations."""
+"""Pipelines without a flush: groups, and bad input; the lessons have the papers' equations."""
 
 from __future__ import annotations
-
-from unittest import mock
 
 import pytest
 import torch
 
 from minitrain.comm import Ledger, messages
 from minitrain.comm.mesh import axes
-from minitrain.lessons.pipeline_parallel import losses
 from minitrain.lessons.pipeline_parallel.versions import taken_out
-from minitrain.lessons.pipeline_parallel.without_flush import waits
-from minitrain.pipeline_parallel import no_stashing, pipedream, splitting, two_buffered, vertical_sync, without_flush
-from minitrain.ranks.failures import RanksError
-from tests.pipeline_parallel.models import gpt, tokens
-from tests.pipeline_parallel.small import lone_exchange, strict_exchange, strict_receive, strict_send, template
+from minitrain.pipeline_parallel import no_stashing, pipedream, splitting, two_buffered, vertical_sync
+from tests.pipeline_parallel.models import SEQ, gpt, tokens
 
 LR = 0.05
+TEMPLATE = torch.empty(2, SEQ, 6, dtype=torch.float64)  # what passes between the stages of `gpt`
 FORMS = {
     "pipedream": pipedream.train,
     "vertical_sync": vertical_sync.train,
@@ -39,7 +34,7 @@ def train(form, microbatches, k=None, group=None):
     versions = {0: taken_out(stage)}
     inputs, targets = tokens(microbatches)
     options = {} if k is None else {"k": k}
-    losses = FORMS[form](stage, versions, inputs, targets, loss, template(), LR, **options, group=group)
+    losses = FORMS[form](stage, versions, inputs, targets, loss, TEMPLATE, LR, **options, group=group)
     (weights,) = versions.values()
     return weights, losses
 
@@ -113,29 +108,10 @@ def goes_on(world):
     versions = {0: taken_out(stages[world.rank])}
     for number in range(2):
         inputs, targets = tokens(5, number)
-        pipedream.train(stages[world.rank], versions, inputs, targets, loss, template(), LR)
+        pipedream.train(stages[world.rank], versions, inputs, targets, loss, TEMPLATE, LR)
         (last,) = versions
         assert last == 5
         versions = {0: versions[last]}
-
-
-def by_strict_rules(world, form, exchange=strict_exchange):
-    strict = {"send": strict_send, "receive": strict_receive, "exchange": exchange}
-    for microbatches, k in sizes(form, world.size):
-        expected, _ = train(form, microbatches, k)
-        with mock.patch.multiple(without_flush, **strict):
-            found, _ = train(form, microbatches, k)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_no_message_waits_for_one_that_waits_for_it(ranks, form):
-    ranks(4).run(by_strict_rules, form)
-
-
-def test_break_it_lone_sends_in_place_of_an_exchange_wait_for_each_other(ranks):
-    with pytest.raises(RanksError, match="a lone send meets a send"):
-        ranks(2).run(by_strict_rules, "pipedream", lone_exchange)
 
 
 def refuses(world, microbatches, k, message):
@@ -153,26 +129,3 @@ def refuses(world, microbatches, k, message):
 )
 def test_two_buffered_refuses_on_every_rank_before_anything_is_sent(ranks, microbatches, k, message):
     ranks(3).run(refuses, microbatches, k, message)
-
-
-def test_waits_are_the_gaps_of_the_steady_state():
-    from minitrain.comm.timeline import Span
-
-    kinds = ["forward", "forward", "backward", "forward", "backward", "backward"]
-    starts = [0, 1, 7, 9, 12, 20]  # a wait of 5 before the first backward, and one of 8 in the cool-down, do not count
-    ends = [1, 2, 9, 10, 14, 22]
-    spans = [Span(0, "compute", *each) for each in zip(kinds, map(str, starts), starts, ends, strict=True)]
-    assert waits(spans) == 0
-    spans[3] = Span(0, "compute", "forward", "late", 11, 12)
-    assert waits(spans) == 2
-
-
-def learns(world):
-    return {name: losses.train(world, name, lr=0.1, seed=1, microbatches=16) for name in losses.NAMES}
-
-
-def test_all_ways_learn_from_the_same_tokens(ranks):
-    runs = ranks(2).run(learns)
-    assert runs[0] == runs[1], "every rank knows the losses"
-    for seen in runs[0].values():
-        assert len(seen) == 8 and seen[-1] < seen[0]

@@ -57,25 +57,6 @@ def with_weights(row, rank):
 # %% exercise-3: solution
 
 
-def warmup(rank, ranks):
-    before = 2 * (ranks - rank) - 1  # forwards of a until the first comes up as b
-    row = [f"a{number}" for number in range(before)]
-    for number in range(rank):
-        row += [f"b{number}", f"a{before + number}"]
-    return row + [f"b{rank}"]
-
-
-# %% exercise-3: mistake: each must fill the way down and up
-
-
-def warmup(rank, ranks):
-    row = [f"a{number}" for number in range(ranks - rank)]
-    return row + ["b0"]
-
-
-# %% exercise-4: solution
-
-
 def order(rank, ranks, microbatches, chunks):
     forwards, backwards = [], []
     for begin in range(0, microbatches, ranks):
@@ -93,7 +74,7 @@ def order(rank, ranks, microbatches, chunks):
     return row + backwards[len(forwards) - warmup :]
 
 
-# %% exercise-4: mistake: it needs two more forwards than the next rank
+# %% exercise-3: mistake: it needs two more forwards than the next rank
 
 
 def order(rank, ranks, microbatches, chunks):

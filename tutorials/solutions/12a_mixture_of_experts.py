@@ -74,7 +74,7 @@ def my_mixture(x, weight, experts):
     return y, len(experts) * (f * scores.softmax(-1).mean(0)).sum()
 
 
-# %% exercise-3: mistake: the gates of a token do not sum to 1
+# %% exercise-3: mistake: Do the gates of a token sum to 1
 
 
 def my_mixture(x, weight, experts):

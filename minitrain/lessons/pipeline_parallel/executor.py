@@ -25,27 +25,15 @@ from minitrain.pipeline_parallel.schedules import SCHEDULES
 # that no two can be mistaken for each other; dyadic, so that no sum rounds.
 TIMES = (Fraction(1), Fraction(3, 2), Fraction(1, 2))
 HUANG, ZERO = "Huang et al. 2019, §2.3", "Qi et al. 2023"
-OF_A_STEP = "over the time of a step"
-# schedule -> the claim on its bubble, the formula of the text, and its source
+OF_ZERO, TABLE = "b/(m(F+I+W)+b), b =", f"{ZERO}, table 2 and appendix H"
+# schedule -> of what the bubble is claimed, the formula of the text, and its source
 LAWS = {
-    "gpipe": (f"bubble of 1f1b, and of gpipe, {OF_A_STEP}", "(p−1)/(m+p−1)", HUANG),
-    "1f1b": (f"bubble of 1f1b, and of gpipe, {OF_A_STEP}", "(p−1)/(m+p−1)", HUANG),
-    "interleaved": (f"bubble of interleaved {OF_A_STEP}, v = 2", "(p−1)/(v·m+p−1)", "derived"),
-    "zb-h1": (
-        f"bubble of zb-h1 {OF_A_STEP}",
-        "b/(m(F+I+W)+b), b = (p−1)(F+I) − (min(m, p)−1)W",
-        f"{ZERO}, table 2 and appendix H",
-    ),
-    "zb-h2": (
-        f"bubble of zb-h2 {OF_A_STEP}",
-        "b/(m(F+I+W)+b), b = (p−1)(F+I) − (min(m, 2p−1)−1)W",
-        f"{ZERO}, table 2 and appendix H",
-    ),
-    "zb-v": (
-        f"bubble of zb-v {OF_A_STEP}",
-        "b/(m(F+I+W)+b), b = (p−1)I − (min(m, 2p−1)−p)W for m ≥ p",
-        f"derived; 0 for F = I = W: {ZERO}, §6",
-    ),
+    "gpipe": ("1f1b, and of gpipe,", "(p−1)/(m+p−1)", HUANG),
+    "1f1b": ("1f1b, and of gpipe,", "(p−1)/(m+p−1)", HUANG),
+    "interleaved": ("interleaved", "(p−1)/(v·m+p−1)", "derived"),
+    "zb-h1": ("zb-h1", f"{OF_ZERO} (p−1)(F+I) − (min(m, p)−1)W", TABLE),
+    "zb-h2": ("zb-h2", f"{OF_ZERO} (p−1)(F+I) − (min(m, 2p−1)−1)W", TABLE),
+    "zb-v": ("zb-v", f"{OF_ZERO} (p−1)I − (min(m, 2p−1)−p)W for m ≥ p", f"derived; 0 for F = I = W: {ZERO}, §6"),
 }
 Name = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 
@@ -56,29 +44,25 @@ def demo(world: World, schedule: Name = "1f1b") -> list[Claim]:
     Args:
         schedule: Which one is drawn; all are run.
     """
-    microbatches = 8
     rows, p = Rows(), world.size
     for name in (*LAWS, "naive"):
-        chunks, round_up = (2 if name in ("interleaved", "zb-v") else 1), (p if name == "interleaved" else 1)
-        counts = [-(-m // round_up) * round_up for m in (microbatches, p + 1)]
-        for count in dict.fromkeys(counts):
-            plan = SCHEDULES[name](p, count, chunks)
-            one = OneDevice(gpt(world, 2 * p), *tokens(world, count))
-            stages = splitting.split(one.model, splitting.evenly(one.model, plan.stages))
-            mine = [stages[number] for number in plan.stages_of(world.rank)]
-            loss, spans = step(plan, mine, one)
-            if name == schedule and count == counts[0]:
-                title = f"{schedule}: {p} ranks, {count} micro-batches"
-                world.figure(partial(draw_run, spans, plan, title, "virtual seconds"))
-            case = f"{name}, m = {count}"
-            if name in LAWS:
-                what, formula, source = LAWS[name]
-                idle, busy = bubbles.idle_and_busy(spans)
-                measured = idle / (idle + busy)
-                rows.add(what, formula, theory(plan), measured, "1", source, case=case, how="virtual clock")
-            what = "gradient elements of this rank, and the loss, that differ from one device's, all schedules"
-            source = f"{HUANG}, for the mean; derived for the bits"
-            rows.add(what, "0", 0, one.unlike(mine, loss), "1", source, case=case, how="compared")
+        count = -(-8 // p) * p if name == "interleaved" else 8
+        plan = SCHEDULES[name](p, count, 2 if name in ("interleaved", "zb-v") else 1)
+        one = OneDevice(gpt(world, 2 * p), *tokens(world, count))
+        stages = splitting.split(one.model, splitting.evenly(one.model, plan.stages))
+        mine = [stages[number] for number in plan.stages_of(world.rank)]
+        loss, spans = step(plan, mine, one)
+        if name == schedule:
+            title = f"{schedule}: {p} ranks, {count} micro-batches"
+            world.figure(partial(draw_run, spans, plan, title, "virtual seconds"))
+        if name in LAWS:
+            of, formula, source = LAWS[name]
+            what = f"bubble of {of} over the time of a step" + (", v = 2" if name == "interleaved" else "")
+            idle, busy = bubbles.idle_and_busy(spans)
+            rows.add(what, formula, theory(plan), idle / (idle + busy), "1", source, case=name, how="virtual clock")
+        what = "gradient elements of this rank, and the loss, that differ from one device's, all schedules"
+        source = f"{HUANG}, for the mean; derived for the bits"
+        rows.add(what, "0", 0, one.unlike(mine, loss), "1", source, case=name, how="compared")
     return rows.claims()
 
 

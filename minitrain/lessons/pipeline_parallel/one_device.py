@@ -1,19 +1,27 @@
-"""A small GPT, micro-batches for it, and the loss and gradients of one device, with which lessons compare theirs."""
+"""What the lessons share: a small GPT, micro-batches for it, the gradients of one device, and a stage that is observed.
+
+A small form has no place for instruments. So the stage itself, which is passed in, lets virtual time pass and counts
+graphs: the small form is observed from outside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitrain.comm import World
+from minitrain.comm import VirtualClock, World
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import Stage
 
 SEQ, SAMPLES, VOCABULARY, HIDDEN = 8, 2, 61, 16
 ACTIVATIONS = 4 * SAMPLES * SEQ * HIDDEN  # A: bytes of a micro-batch between two stages, and of their gradient
+FORWARD, BACKWARD = 1.0, 2.0  # virtual seconds of a stage
 
 
 def gpt(world: World, blocks: int) -> GPT:
@@ -60,3 +68,44 @@ class OneDevice:
             assert expected is not None
             different += expected.numel() if parameter.grad is None else int((parameter.grad != expected).sum())
         return different
+
+
+class Observed(nn.Module):
+    """A stage that counts its live graphs, and whose forward and backward take virtual time.
+
+    Open its `clock` around a step; `most` graphs were alive at once.
+    """
+
+    def __init__(self, stage: nn.Module, number: int = 0):
+        super().__init__()
+        self.stage, self.number, self.clock = stage, number, VirtualClock()
+        self.graphs, self.most, self.micro_batches = WeakSet[Any](), 0, 0
+        self.updates: Tensor | None = None  # `versions.Watched` counts updates with one weight more
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        number, self.micro_batches = self.micro_batches, self.micro_batches + 1
+        self.note("F", number, self.updates)
+        backward = partial(self.note, "B", number, self.updates)
+        y = _Called.apply(self.stage(*inputs), self.updates, backward)
+        self.graphs.add(backward)  # only the graph refers to it, so it lives as long
+        self.most = max(self.most, len(self.graphs))
+        return y
+
+    def note(self, kind: str, number: int, updates: Tensor | None) -> Tensor | None:
+        """An action begins; returns the gradient of `updates`."""
+        seconds, name = (FORWARD, "forward") if kind == "F" else (BACKWARD, "backward")
+        self.clock.work(seconds, f"{self.number}{kind}{number}", name)
+        return None
+
+
+class _Called(torch.autograd.Function):
+    """Passes an output on. When its backward begins, `called` is called, and returns the gradient of `updates`."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, updates: Tensor | None, called: Callable[[], Tensor | None]) -> Tensor:
+        ctx.called = called
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        return gradients[0], ctx.called(), None

@@ -1,29 +1,31 @@
-"""The claims of `gpipe` and `one_f_one_b`: bytes, micro-batches held, the bubble, and one device's gradients.
-
-A small form has no place for instruments. So the stage itself, which is passed in, lets virtual time pass and counts
-graphs: the small form is observed from outside.
-"""
+"""The claims of `gpipe` and `one_f_one_b`: bytes, micro-batches held, the bubble, and one device's gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm import Ledger, World
 from minitrain.costs import pipeline as costs
-from minitrain.lessons.pipeline_parallel.one_device import ACTIVATIONS, HIDDEN, SAMPLES, SEQ, OneDevice, gpt, tokens
+from minitrain.lessons.pipeline_parallel.one_device import (
+    ACTIVATIONS,
+    HIDDEN,
+    SAMPLES,
+    SEQ,
+    Observed,
+    OneDevice,
+    gpt,
+    tokens,
+)
 from minitrain.lessons.rows import Claim, Rows
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.full.drawing import draw_run
 
-FORWARD, BACKWARD = 1.0, 2.0  # virtual seconds of a stage
 NARAYANAN = "Narayanan et al. 2021"
 
 
@@ -63,41 +65,3 @@ def demo_of(world: World, step: Callable[..., Tensor | None], schedule: Schedule
     loss = Pipeline([mine], schedule, model.loss).step(one.inputs, one.targets)
     rows.add(what, "0", 0, one.unlike([mine], loss), "1", source, case="the full form's", how="compared")
     return rows.claims()
-
-
-class Observed(nn.Module):
-    """A stage that counts its live graphs, and whose forward and backward take virtual time.
-
-    Open its `clock` around a step; `most` graphs were alive at once.
-    """
-
-    def __init__(self, stage: nn.Module, number: int = 0):
-        super().__init__()
-        self.stage, self.number, self.clock = stage, number, VirtualClock()
-        self.graphs, self.most, self.micro_batches = WeakSet[Any](), 0, 0
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        number, self.micro_batches = self.micro_batches, self.micro_batches + 1
-
-        def backward() -> None:
-            self.clock.work(BACKWARD, f"{self.number}B{number}", "backward")
-
-        self.clock.work(FORWARD, f"{self.number}F{number}", "forward")
-        y = _Called.apply(self.stage(*inputs), backward)
-        self.graphs.add(backward)  # only the graph refers to it, so it lives as long
-        self.most = max(self.most, len(self.graphs))
-        return y
-
-
-class _Called(torch.autograd.Function):
-    """Calls something when backward begins."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, called: Callable[[], None]) -> Tensor:
-        ctx.called = called
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.called()
-        return gradients[0], None

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import pipeline as costs
-from minitrain.lessons.pipeline_parallel.one_device import HIDDEN, SAMPLES, SEQ, gpt, tokens
+from minitrain.lessons.pipeline_parallel.one_device import ACTIVATIONS, HIDDEN, SAMPLES, SEQ, Observed, gpt, tokens
 from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
@@ -49,7 +49,7 @@ def add_claims(
     source = f"{rows.source}, for the equation; derived for the bits"
     rows.add(what, "0", 0, like_equation(world, training, delays, k), "1", source, how="compared")
     predicted = costs.sent([message] * (world.size - 1), world.size, training.microbatches, world.rank).bytes
-    more, source = message - 4 * SAMPLES * SEQ * HIDDEN, "Narayanan et al. 2021, §3.2"
+    more, source = message - ACTIVATIONS, "Narayanan et al. 2021, §3.2"
     formula = f"N(2 − [r = 0] − [r = p−1]) · {f'(A + {more})' if more else 'A'}"
     rows.add("bytes sent by this rank r, activations of A bytes", formula, predicted, training.sent, "B", source)
 
@@ -72,7 +72,7 @@ class Kept(dict[int, Weights]):
         return sum(size for storage, size in self._seen.items() if not storage.expired())
 
 
-class Watched(nn.Module):
+class Watched(Observed):
     """A stage that notes which version of its weights each forward and backward uses, and takes virtual time.
 
     Args:
@@ -85,38 +85,15 @@ class Watched(nn.Module):
     versions: Kept
 
     def __init__(self, stage: nn.Module, number: int, step: float):
-        super().__init__()
-        self.stage, self.number, self.step, self.clock = stage, number, step, VirtualClock()
-        self.updates = nn.Parameter(torch.zeros((), device=next(stage.parameters()).device))
+        super().__init__(stage, number)
+        self.updates, self.step = nn.Parameter(torch.zeros((), device=next(stage.parameters()).device)), step
         self.used, self.kept = dict[Action, int](), 0  # the version of each action; most bytes when one began
 
-    def forward(self, x: Tensor) -> Tensor:
-        number = sum(action.kind == "F" for action in self.used)
-        self.note(Action(self.number, "F", number), self.updates)
-        return _Count.apply(self.stage(x), self.updates, self, Action(self.number, "B", number))
-
-    def note(self, action: Action, updates: Tensor) -> None:
-        self.used[action] = round(updates.item())
+    def note(self, kind: str, number: int, updates: Tensor) -> Tensor:
+        super().note(kind, number, updates)
+        self.used[Action(self.number, kind, number)] = round(updates.item())
         self.kept = max(self.kept, self.versions.bytes())
-        seconds, kind = (1.0, "forward") if action.kind == "F" else (2.0, "backward")
-        self.clock.work(seconds, str(action), kind)
-
-
-class _Count(torch.autograd.Function):
-    """Passes a stage's output on, and gives the counter its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, updates: Tensor, stage: Watched, action: Action) -> Tensor:
-        # Saved like a layer's weights, so that backward finds what theirs finds.
-        ctx.save_for_backward(updates)
-        ctx.stage, ctx.action = stage, action
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (updates,) = ctx.saved_tensors
-        ctx.stage.note(ctx.action, updates)
-        return gradients[0], torch.full_like(updates, ctx.stage.step), None, None
+        return torch.full_like(updates, self.step)
 
 
 class Training:
