@@ -21,8 +21,6 @@ from minitrain.optimizers.lamb import LAMB
 from minitrain.optimizers.scaling import linear, square_root
 
 CONFIG = GPTConfig(positions=32, layers=2, hidden=32, heads=2)  # 34,688 parameters
-
-
 BATCHES = (4, 16, 64, 256)
 SCALED: dict[str, tuple[Callable[..., Any], float]] = {"Adam": (Adam, 0.003), "LAMB": (LAMB, 0.01)}
 RULES = {"linear": linear, "square root": square_root}
@@ -41,9 +39,9 @@ def sweep(world: World, sequences: int = 2048) -> dict[Training, float]:
     return {each: held_out(*each, sequences, seed=0) for each in TRAININGS[world.rank :: world.size]}
 
 
-def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -> float:
+def held_out(name: str, rule: str, batch: int, sequences: int, seed: int) -> float:
     """The loss on held-out text after a training."""
-    text, model, (make, best) = Text.load("reference"), GPT(CONFIG, seed=seed), SCALED[optimizer]
+    text, model, (make, best) = Text.load("reference"), GPT(CONFIG, seed=seed), SCALED[name]
     samples, steps = Samples(text.training, CONFIG.positions, seed), sequences // batch
     lr = RULES[rule](best, batch, BATCHES[0]) if rule else best
     optimizer = make(model.parameters(), lr=lr)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from minitrain.comm import VirtualClock, World
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
+from minitrain.pipeline_parallel.full.actions import Kind
 from minitrain.pipeline_parallel.splitting import Stage
 
 SEQ, SAMPLES, VOCABULARY, HIDDEN = 8, 2, 61, 16
@@ -91,7 +92,7 @@ class Observed(nn.Module):
         self.most = max(self.most, len(self.graphs))
         return y
 
-    def note(self, kind: str, number: int, updates: Tensor | None) -> Tensor | None:
+    def note(self, kind: Kind, number: int, updates: Any) -> Tensor | None:
         """An action begins; returns the gradient of `updates`."""
         seconds, name = (FORWARD, "forward") if kind == "F" else (BACKWARD, "backward")
         self.clock.work(seconds, f"{self.number}{kind}{number}", name)

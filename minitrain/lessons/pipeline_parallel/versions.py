@@ -22,7 +22,7 @@ from minitrain.costs import pipeline as costs
 from minitrain.lessons.pipeline_parallel.one_device import ACTIVATIONS, HIDDEN, SAMPLES, SEQ, Observed, gpt, tokens
 from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import splitting
-from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule
 from minitrain.pipeline_parallel.full.drawing import draw_run
 
 LR = 0.125
@@ -89,7 +89,7 @@ class Watched(Observed):
         self.updates, self.step = nn.Parameter(torch.zeros((), device=next(stage.parameters()).device)), step
         self.used, self.kept = dict[Action, int](), 0  # the version of each action; most bytes when one began
 
-    def note(self, kind: str, number: int, updates: Tensor) -> Tensor:
+    def note(self, kind: Kind, number: int, updates: Any) -> Tensor:
         super().note(kind, number, updates)
         self.used[Action(self.number, kind, number)] = round(updates.item())
         self.kept = max(self.kept, self.versions.bytes())
