@@ -342,7 +342,7 @@ LINES = {
     "compare": 11,
     "composition": 2109,
     "context_parallel": 1592,
-    "costs": 4391,
+    "costs": 4321,
     "craft": 420,
     "data": 2011,
     "data_parallel": 972,
@@ -351,7 +351,7 @@ LINES = {
     "first_hour": 11,
     "generate": 11,
     "inference": 284,
-    "lessons": 17135,
+    "lessons": 15671,
     "matrix_product": 348,
     "mixture_of_experts": 2358,
     "models": 751,
@@ -359,7 +359,7 @@ LINES = {
     "parameter_server": 647,
     "pipeline_parallel": 2815,
     "plan": 11,
-    "planning": 3028,
+    "planning": 3030,
     "player": 728,
     "precision": 561,
     "prepare": 11,
@@ -369,7 +369,7 @@ LINES = {
     "resilience": 780,
     "roofline": 445,
     "sequence_parallel": 753,
-    "tensor_parallel": 2055,
+    "tensor_parallel": 2054,
     "tour": 11,
     "train": 169,
     "trainer": 3333,
@@ -382,7 +382,7 @@ def test_no_room_grows_unseen():
     now = Counter(path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES for _ in lines_of(path))
     grown = {room: (count, LINES.get(room, 0)) for room, count in now.items() if count > 1.1 * LINES.get(room, 0) + 20}
     assert not grown, "shorten it, or change the list by hand"
-    assert sum(now.values()) <= 62_000 or sum(now.values()) <= sum(LINES.values()) * 1.01
+    assert sum(now.values()) <= 63_000
 
 
 @cache
