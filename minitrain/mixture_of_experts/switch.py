@@ -41,7 +41,7 @@ def route(
     # so the router learns through the mean probability P_i.
     f = mask.sum(0).to(x.dtype) / tokens  # [experts]
     p = probability.sum(0) / tokens  # [experts]
-    # Equation 4: α · N · Σ_i f_i · P_i, smallest if all experts are used equally.
+    # Equation 4: α · N · Σ_i f_i · P_i, which is α if all experts are used equally.
     loss = loss_factor * experts * (f * p).sum(-1)
 
     # Equation 3. 1e-9 because of rounding: in floating point 1.15 · 100 is 114.999…

@@ -49,7 +49,7 @@ def demo(world: World) -> list[Claim]:
         routes = x[..., 0].numel()
         wanted = costs.expert_flops(routes, hidden, 4 * hidden) + costs.router_flops(routes, hidden, count)
         what = f"small form: operations of {count} experts and their router, forward"
-        rows.add(what, "4hm + 2hE a token", wanted, counter.get_total_flops(), "1")
+        rows.add(what, "4hm + 2hE per token", wanted, counter.get_total_flops(), "1")
     return rows.claims()
 
 

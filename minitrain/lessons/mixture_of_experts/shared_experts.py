@@ -34,7 +34,7 @@ def demo(world: World) -> list[Claim]:
     wanted = costs.shared_parameters(experts, *sizes)
     rows.add("parameters of both", "(E + s)(2hm + m + h) + hE", wanted, held, "parameters")
     wanted, flops = costs.shared_flops(x[..., 0].numel(), experts, choices, *sizes), counter.get_total_flops()
-    rows.add("operations of both, forward", "(k + s) · 4hm + 2hE a token", wanted, flops, "1")
+    rows.add("operations of both, forward", "(k + s) · 4hm + 2hE per token", wanted, flops, "1")
     return rows.claims()
 
 
