@@ -78,7 +78,7 @@ MUTATIONS = table(
     ("optimizers.lamb.LAMB.step", " / u_norm", ""),
     ("optimizers.lamb.LAMB.step", "self.t += 1", "self.t = 1"),
     ("optimizers.lamb.LAMB.step", "norms.sqrt()", "norms"),
-    ("lessons.optimizers.lamb.by_hand", "(1 - 0.999**t)).sqrt() + eps", "(1 - 0.999**t) + eps).sqrt("),
+    ("lessons.optimizers.lamb.by_hand", "(v / (1 - 0.999**t)).sqrt() + eps", "(v / (1 - 0.999**t) + eps).sqrt()"),
     ("lessons.optimizers.lamb.by_hand", "+ decay * x", ""),
     by_claim("optimizers.lamb", "elements that change after three steps"),
     ("optimizers.lamb.LAMB.step", "x_norm.clamp(*self.phi)", "1.0"),

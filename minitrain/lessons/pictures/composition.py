@@ -16,7 +16,7 @@ def mesh(where: list[Where]) -> Figure:
         where: Of each rank its number, its place on each axis, and the ranks of its groups along pp, dp and tp.
     """
     spots = {rank: _spot(place) for rank, place, _ in where}
-    figure, (axes,) = panels(9, 4.6, bare=True)
+    figure, (axes,) = panels(9, 4.6)
     styles = {"tp": ("-", 7.0, "#CCCCCC"), "dp": ("--", 1.6, "#0072B2"), "pp": ("-", 1.6, "#D55E00")}
     for axis, (style, width, color) in styles.items():
         label: str | None = f"{axis} group"
@@ -32,6 +32,7 @@ def mesh(where: list[Where]) -> Figure:
         named = f"pp {place['pp']} dp {place['dp']} tp {place['tp']}"
         axes.text(x - 0.06, y - 0.2, named, ha="right", va="top", fontsize=8, zorder=3)  # where no line runs
     axes.margins(0.15)
+    axes.axis("off")
     if len(where) > 1:
         axes.legend(frameon=False, loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.08))
     return figure
