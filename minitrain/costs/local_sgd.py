@@ -40,9 +40,9 @@ def outer_bytes(size: int) -> int:
 
 
 def settles_at(curvatures: Sequence[float], centers: Sequence[float], lr: float, every: int) -> float:
-    """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
+    """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − ηaᵣ)ᴴ: where averaging every H-th step ends.
 
-    H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0. `lr` is α,
+    H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0. `lr` is η,
     below 1/aᵣ; `curvatures` are aᵣ, `centers` cᵣ.
     """
     moved = [1 - (1 - lr * a) ** every for a in curvatures]

@@ -2,7 +2,7 @@
 
 **Idea.** Data parallelism sends in every step, which a slow network cannot bear. Here ranks send once in H steps, and
 what they average is not their gradients but the parameters that H steps have led to. With H = 1 and SGD it is the
-same: the mean of θ − αgᵣ is θ − α times the mean gradient. With H > 1 ranks drift apart between two averages, each
+same: the mean of θ − ηgᵣ is θ − η times the mean gradient. With H > 1 ranks drift apart between two averages, each
 towards the optimum of its own data, and their mean settles elsewhere than at the optimum of all.
 
 **Source.** Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1.

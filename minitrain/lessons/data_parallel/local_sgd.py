@@ -14,7 +14,7 @@ from minitrain.lessons.data_parallel import quadratics as lesson
 from minitrain.lessons.rows import Claim, Rows
 
 PERIODS = (1, 2, 4, 16)  # each divides STEPS
-STEPS = 64  # (1 − α/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
+STEPS = 64  # (1 − η/2)⁶⁴ < 10⁻¹⁹: nothing is left of the beginning
 
 
 def demo(world: World) -> list[Claim]:
@@ -28,7 +28,7 @@ def demo(world: World) -> list[Claim]:
     found = lesson.train(model(1), 20)
     right = lesson.train(NaiveDataParallel(lesson.Quadratic(world, world.rank)), 20)
     what = "H = 1: largest difference from data parallelism after 20 steps of SGD"
-    lesson.close(rows, what, "mean of θ − αgᵣ = θ − αḡ", found, right, lesson.rounding(20, world.size))
+    lesson.close(rows, what, "mean of θ − ηgᵣ = θ − ηḡ", found, right, lesson.rounding(20, world.size))
 
     for each in reversed(PERIODS):  # the farthest first, since a table shows the first case
         end = lesson.train(model(each), STEPS)

@@ -1,6 +1,6 @@
 """Shared by the demos of local SGD: losses ½ Σ aᵣ (θ − cᵣ)², of which each rank has one, and all can be solved by hand.
 
-Curvatures are between 0.5 and 0.95, centers between −1 and 1, and α is 1. So a step shrinks any difference to half of
+Curvatures are between 0.5 and 0.95, centers between −1 and 1, and η is 1. So a step shrinks any difference to half of
 it or less, and what rounding adds is not amplified: each of T steps adds at most some roundings of numbers below 2.
 """
 
