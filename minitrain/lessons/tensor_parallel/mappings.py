@@ -40,10 +40,8 @@ def demo(world: World) -> list[Claim]:
         with Ledger() as backward:
             image.backward(y)
         busy, idle = (backward, forward) if enters else (forward, backward)
-        what, verb = (
-            "payload: f and split backward, g and gather forward",
-            "all_reduce" if own == whole else "all_gather",
-        )
+        what = "payload: f and split backward, g and gather forward"
+        verb = "all_gather" if case in ("split", "gather") else "all_reduce"
         rows.add(what, "S", 4 * full.numel(), busy.payload(verb), case=case)
         what = "communications the other way: f and split forward, g and gather backward"
         rows.add(what, "0", 0, len(idle.entries), "1", case=case)
