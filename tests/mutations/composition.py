@@ -25,6 +25,7 @@ MUTATIONS = table(
     ("composition.gradients.Gradients.__init__", "(shared, axes.dp_cp)", "(shared, axes.dp)"),
     ("composition.step.Training.own_tokens", "take(inputs, targets,", "take(targets, inputs,"),
     ("composition.layout.make_axes", "grid.permute(0, 3, 1, 2)", "grid.permute(0, 1, 3, 2)"),
+    by_test("tests/composition/test_layout.py::test_a_place_is_the_rank_in_its_group"),
     (
         "composition.layout.make_axes",
         'place["replicas"] * layout.ep + place["experts"]',

@@ -100,7 +100,7 @@ MUTATIONS = table(
     by_test("tests/pipeline_parallel/test_schedules.py::test_by_hand"),
     ("pipeline_parallel.schedules.one_f_one_b", "ranks - 1 - rank", "ranks - rank"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_v_is_torchs_up_to_when_weights_are_done_at_the_end"),
-    ("pipeline_parallel.schedules.zero_bubble_v", "2 * ranks - 1)", "2 * ranks)"),
+    ("pipeline_parallel.schedules.zero_bubble_v", "2 * ranks - 1)", "ranks)"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_interleaved_is_torchs"),
     ("pipeline_parallel.schedules.interleaved", "2 * (ranks - 1 - rank)", "ranks - 1 - rank"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand"),
