@@ -99,8 +99,11 @@ MUTATIONS = table(
     ("pipeline_parallel.full.actions.Schedule.version_of", "self._versions.get(action, 0)", "0"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_by_hand"),
     ("pipeline_parallel.schedules.one_f_one_b", "ranks - 1 - rank", "ranks - rank"),
-    by_test("tests/pipeline_parallel/test_schedules.py::test_v_is_torchs_up_to_when_weights_are_done_at_the_end"),
-    ("pipeline_parallel.schedules.zero_bubble_v", "2 * ranks - 1)", "ranks)"),
+    by_test(
+        "tests/pipeline_parallel/test_simulator.py"
+        "::test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not"
+    ),
+    ("pipeline_parallel.schedules.zero_bubble_v", "2 * ranks - 1)", "2 * ranks)"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_interleaved_is_torchs"),
     ("pipeline_parallel.schedules.interleaved", "2 * (ranks - 1 - rank)", "ranks - 1 - rank"),
     by_test("tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand"),
