@@ -20,6 +20,7 @@ SMALL: dict[str, tuple[dict[str, Any], int, int]] = {
     "composition": ({"model": Model(layers=4, hidden=16, heads=4, positions=8, tied=False), "batch": 4}, 2, 18),
     "context_parallel": ({"sizes": (4, 12, 8)}, 3, 6),  # without Ulysses, which cannot divide the heads
     "mixture_of_experts": ({"experts": (2, 3), "sizes": (8, 16)}, 2, 12),
+    "optimizers": ({"config": TINY}, 2, 4),
     "recomputation": ({"config": TINY, "batch": 1}, 2, 4),
 }
 SLOW = {"composition": pytest.mark.slow("trains in nine layouts, ours and torch's")}

@@ -67,7 +67,7 @@ def test_generate_evaluate_and_export(two, tmp_path, capfd):
 
 
 # Not composition, which compiles for GPUs, nor context_parallel, whose rival takes torch's own attention apart.
-BENCHMARKS = "mixture_of_experts recomputation".split()
+BENCHMARKS = "checkpointing collectives mixture_of_experts optimizers recomputation".split()
 
 
 @pytest.fixture(scope="module")
