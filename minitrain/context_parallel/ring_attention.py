@@ -67,7 +67,8 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         query, key, value, output, logsum = ctx.saved_tensors
         rank, ranks = rank_and_size(ctx.group)
-        at, saved = positions(ctx.seq, ranks, query.device), (query, output, logsum, grad_o)
+        at = positions(ctx.seq, ranks, query.device)
+        saved = query, output, logsum, grad_o
         grad_q, kv = torch.zeros_like(query), torch.stack([key, value])
         returning: Any = None
         for step in range(ranks):

@@ -67,7 +67,7 @@ def attend(q, k, v, at):
         g(x.transpose(1, 2).flatten(2)).unflatten(2, (heads, d)).transpose(1, 2)
         for x in (k, v)
     )
-    visible = zigzag_order(k.shape[2]) <= at[:, None]  # [s/n, s], by true positions
+    visible = zigzag_order(k.shape[2]) <= at[:, None]  # [seq/n, seq], by true positions
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 

@@ -1,6 +1,6 @@
 """What do old weights cost? A small GPT, trained with weights of four ages, and the loss after as many updates.
 
-Nothing is claimed here: the losses are those of one small model, one text and one learning rate.
+Nothing is claimed here: the losses are those of one small model and one text.
 """
 
 from __future__ import annotations
