@@ -27,8 +27,8 @@ def rooflines(roofs: dict[str, Roof]) -> Figure:
         flat = x > flops / moved
         under += flat
         where, side = ((9, -9), "left") if number % 2 else ((-7, 5), "right")
-        line = {"arrowstyle": "-", "color": "#999999", "lw": 0.8, "shrinkB": 4} if flat else None
-        where, side = ((0, -75 - 14 * under), "center") if flat else (where, side)
+        line = {"arrowstyle": "-", "color": "#999999", "lw": 0.8, "shrinkB": 4, "relpos": (1, 1)} if flat else None
+        where, side = ((3, -75 - 14 * under), "right") if flat else (where, side)
         look = {"va": "center", "fontsize": 8, "arrowprops": line, "bbox": BOX}
         axes.annotate(point, (x, y), where, textcoords="offset points", ha=side, **look)
     axes.set(xlim=(ends[0] / 4, ends[1]), xlabel="operations for each byte")

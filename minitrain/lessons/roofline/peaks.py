@@ -126,11 +126,11 @@ def of_data_sheet(name: str, batch: int = 2, seq: int = 2048) -> pictures.Roof:
     works = costs.gpt_operations(batch, seq, shape.hidden, shape.vocabulary)
     # In their place: they lie where "MLP up" does.
     del works["MLP down"], works["head"]
-    for name, fused in (("bias, GELU, dropout", False), ("the same, fused", True)):
+    for name, fused in (("bias, GELU, dropout", False), ("the three, fused", True)):
         works[name] = costs.bias_gelu_dropout(4 * batch * seq * shape.hidden, fused)
     # The product that generates text, one token at a time: the same weights, and one row.
-    works["one token at a time"] = costs.matrix_product(1, shape.hidden, shape.hidden)
-    works["64 tokens at a time"] = costs.matrix_product(64, shape.hidden, shape.hidden)
+    works["product of 1 token"] = costs.matrix_product(1, shape.hidden, shape.hidden)
+    works["product of 64 tokens"] = costs.matrix_product(64, shape.hidden, shape.hidden)
     points = {
         each: (work.intensity, costs.attainable(work.intensity, machine.flops, machine.memory))
         for each, work in works.items()
