@@ -41,16 +41,19 @@ def compute(
 
 def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply rows ends[e−1] to ends[e] by weight[e], [outputs, inputs]; returns [rows, outputs]."""
-    # torch's grouped product knows no float64, and wants matrices whose rows are multiples of 16 bytes.
+    if torch_takes(rows, weight):
+        return F.grouped_mm(rows, weight.mT, offs=ends)
+    # A loop over stretches gives the same, and waits for the GPU to know where to cut.
+    stretches = rows.tensor_split(ends[:-1].tolist())
+    return torch.cat([part @ matrix.T for part, matrix in zip(stretches, weight, strict=True)])
+
+
+def torch_takes(rows: Tensor, weight: Tensor) -> bool:
+    """Whether torch's grouped product takes these: no float64, and matrices whose rows are multiples of 16 bytes."""
     aligned = all(size * rows.element_size() % 16 == 0 for size in weight.shape[1:])
     # In 16 bits its backward also wants stretches of 8, 16, … rows on an H100, which the full form pads them to.
     backward = rows.is_cuda and rows.element_size() == 2 and torch.is_grad_enabled()
-    known = rows.dtype != torch.float64 and hasattr(F, "grouped_mm")
-    if aligned and known and not backward:
-        return F.grouped_mm(rows, weight.mT, offs=ends)
-    # Else a loop over stretches. It gives the same, and waits for the GPU to know where to cut.
-    stretches = rows.tensor_split(ends[:-1].tolist())
-    return torch.cat([part @ matrix.T for part, matrix in zip(stretches, weight, strict=True)])
+    return aligned and not backward and rows.dtype != torch.float64 and hasattr(F, "grouped_mm")
 
 
 if __name__ == "__main__":
