@@ -90,7 +90,7 @@ serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it 
 notebooks: $(STAMPS)/package $(STAMPS)/notebooks  ## execute the notebooks and rewrite them with their outputs
 	$(BIN)/python tutorials/build.py execute
 
-course: $(STAMPS)/notebooks $(STAMPS)/site  ## write a class's notebooks into course/students, and slides, solutions, exam and syllabus into course/teacher
+course: $(STAMPS)/package $(STAMPS)/notebooks $(STAMPS)/site  ## write a class's notebooks into course/students, and slides, solutions, exam and syllabus into course/teacher
 	$(BIN)/python tutorials/build.py course course
 
 lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab; LAB=--no-browser and the like are handed on to it

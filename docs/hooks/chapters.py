@@ -180,7 +180,7 @@ LAST = "composition"  # builds on all chapters before it
 
 # Ways through the course: for whom, and the notebooks by number.
 PATHS = (
-    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02a 04a 11a"),
+    ("The idea, in an afternoon", "what many GPUs do for each other, and why a model fits on them", "00 02a 04a 11a"),
     (
         "Language models",
         "everything that a transformer's training uses",
