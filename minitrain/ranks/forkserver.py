@@ -262,9 +262,12 @@ def spawned(rank: int, pipe: Connection, plan: Plan, preload: list[str]) -> int:
 
 def begin(rank: int, descriptor: int, path: str, preload: list[str]) -> None:
     """In a new process: import, and be a rank. Does not return."""
+    pipe = Connection(descriptor)
     for module in preload:
+        with contextlib.suppress(OSError):  # a first import may take a minute: the program should not give us up
+            pipe.send_bytes(pickle.dumps(("busy",)))
         import_module(module)
-    become(rank, Connection(descriptor), pickle.loads(Path(path).read_bytes()), [])
+    become(rank, pipe, pickle.loads(Path(path).read_bytes()), [])
 
 
 def receive(control: socket.socket) -> tuple[Any, list[int]] | None:

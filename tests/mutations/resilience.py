@@ -10,7 +10,7 @@ MUTATIONS = table(
     ("resilience.heartbeat.Monitor.late", "self.since[rank] = step, now", "self.since[rank] = step, 0"),
     ("costs.resilience.seen_after", "+ interval - since_look", ""),
     ("costs.resilience.seen_after", "math.ceil(limit / interval)", "limit // interval"),
-    by_claim("resilience.heartbeat", "20 runs with a rank that is half slower"),
+    by_test("tests/resilience/test_heartbeat.py::test_a_slow_rank_is_named_and_no_other"),
     ("resilience.heartbeat.stragglers", "median(times)", "max(times)"),
     by_claim("resilience.stuck", "sentences that say of all ranks"),
     ("resilience.stuck.place", "verb + 1 :", "verb:"),

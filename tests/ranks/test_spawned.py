@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.ranks import Ranks, processes
+from minitrain.ranks import Ranks, forkserver, processes
 from minitrain.ranks.ranks import RanksError
 
 pytestmark = pytest.mark.slow("each rank imports torch")
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow("each rank imports torch")
 @pytest.fixture(scope="module")
 def two() -> Iterator[Ranks]:
     before, processes._forkserver = processes._forkserver, None
+    forkserver.PRELOAD.remove("tests.preload")  # what forks should not import again would be imported by each rank
     os.environ["MINITRAIN_START"] = "spawn"
     try:
         with Ranks(2, device="cpu") as started:
@@ -24,6 +25,7 @@ def two() -> Iterator[Ranks]:
     finally:
         del os.environ["MINITRAIN_START"]
         processes._forkserver = before
+        forkserver.PRELOAD.append("tests.preload")
 
 
 def program_of(pid: int) -> str:

@@ -33,6 +33,7 @@ def test_a_slow_rank_is_named_and_no_other(ranks, slow, factor, noise):
     # 0.9 · 1.6 is above 1.3 · 1.1, so noise hides no slow rank; and 1.1 is below 1.3 · 0.9.
     slow %= ranks
     times = {rank: [noise[rank]] * 5 for rank in range(ranks)}
+    times[ranks // 2][3] = 20.0  # one long step
     assert stragglers(times) == []
     times[slow] = [factor * time for time in times[slow]]
     assert stragglers(times) == ([slow] if ranks > 1 else [])
