@@ -43,15 +43,18 @@ def test_two_folders_and_answers_in_one(build, tmp_path):
     assert {path.name for path in given.rglob("*")} == names | {
         "first_five_minutes.ipynb",
         "README.md",
+        "LICENSE",
         "constraints.txt",
     }
     for name in NAMES:
         text = (given / f"{name}.ipynb").read_text("utf-8")
         assert "solutions/" not in text and "%pip install --quiet .." not in text
+        assert "](../" not in text, "files that a student does not have"
         for cell in code_cells(nbformat.reads(text, as_version=4)):
             assert cell.outputs == [] and cell.execution_count is None
         answer = (FOLDER / "solutions" / f"{name}.py").read_text("utf-8")
         assert (kept / "solutions" / f"{name}.py").read_text("utf-8") == answer
+    assert "](01_collectives.ipynb" in (given / "00_matrix_product.ipynb").read_text("utf-8"), "but those of the course"
     assert "<!--" not in (given / "README.md").read_text("utf-8")
     assert {path.stem for path in (kept / "slides").iterdir()} == set(NAMES)
     assert "**Answer.**" in (kept / "exam.md").read_text("utf-8")

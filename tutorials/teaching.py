@@ -28,7 +28,7 @@ from traitlets.config import Config
 GIVEN, KEPT = "students", "teacher"
 # A check's verdict on a rank: a cell with %%ranks names the rank before it.
 VERDICT = re.compile(r"^(?:\[[^]]*\] )?(reached|not yet): ", re.MULTILINE)
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)\s]+\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)\s]+)\)")
 FORMULA = re.compile(
     r"\$\$(.+?)\$\$|(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", re.DOTALL
 )
@@ -46,7 +46,8 @@ def course(folder: Path, names: list[str]) -> int:
         each.mkdir(parents=True, exist_ok=True)
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
-        (given / path.name).write_text(build.written(handout(notebook)), "utf-8")
+        alone = handout(notebook, {each.name for each in paths})
+        (given / path.name).write_text(build.written(alone), "utf-8")
         if path.stem == build.FIRST:
             continue
         (kept / "slides" / f"{path.stem}.html").write_text(slides(notebook), "utf-8")
@@ -60,6 +61,7 @@ def course(folder: Path, names: list[str]) -> int:
     torch = next(line for line in versions.split() if line.startswith("torch=="))
     readme = readme.replace("<!-- place -->", place).replace("<!-- torch -->", torch)
     (given / "README.md").write_text(readme, "utf-8")
+    shutil.copyfile(build.ROOT / "LICENSE", given / "LICENSE")
     for source in (
         build.ROOT / "docs" / "teaching.md",
         build.FOLDER / "solutions" / "exam.md",
@@ -74,14 +76,24 @@ def course(folder: Path, names: list[str]) -> int:
     return 0
 
 
-def handout(notebook: Any) -> Any:
+def handout(notebook: Any, given: set[str]) -> Any:
     """A copy without outputs that does not say where the solutions are, nor looks for
-    the package in the folder above."""
+    the package in the folder above; of links to files, those in `given` stay."""
+    address = build.repository().rstrip("/")
+
+    def link(match: re.Match[str]) -> str:
+        file = match[2].partition("#")[0]
+        if file in given or not (build.FOLDER / file).is_file():
+            return match[0]
+        inside = os.path.relpath(build.FOLDER / match[2], build.ROOT)
+        return f"[{match[1]}]({address}/blob/HEAD/{inside})" if address else match[1]
+
     notebook = build.without_outputs(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = build.ANSWERS.sub(
-                "Your teacher has the solutions", cell.source
+            cell.source = LINK.sub(
+                link,
+                build.ANSWERS.sub("Your teacher has the solutions", cell.source),
             )
         elif cell.id == "install":
             cell.source = cell.source.replace(
