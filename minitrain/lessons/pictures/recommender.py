@@ -1,15 +1,10 @@
-"""The pictures of the lessons of tables: bytes over the size of a batch, and how well hybrid training ranks."""
+"""The pictures of the lessons of tables: bytes over the size of a batch, and the exchanges of a step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minitrain.comm.pictures import BYTES, RANKS
-from minitrain.costs import embedding, hybrid
+from minitrain.costs import embedding
 from minitrain.lessons.pictures.panels import Figure, arrow, panels, write
-
-if TYPE_CHECKING:
-    from minitrain.recommender.click import Clicks
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 
@@ -54,28 +49,4 @@ def exchanges(asked: list[dict[int, list[int]]]) -> Figure:
                 write(axes, 0.32, -rank + 0.22 * (rank - owner), ", ".join(map(str, ids)), 7, 0.8, color=color)
         axes.set(xlim=(-0.25, 1.25), ylim=(0.5 - len(asked), 0.5))
         axes.set_title(title, fontsize=10)
-    return figure
-
-
-def ranking(data: Clicks, dimension: int, batch: int, curve: list[tuple[int, float]]) -> Figure:
-    """Left: AUC over the steps, between its bounds. Right: what the busiest rank carries, by the number of workers."""
-    from minitrain.recommender.click import auc
-
-    figure, (left, right) = panels(9, 3.6, 2)
-    test = data.batch(-1, 4000)
-    left.plot(*zip(*curve, strict=True), "o-", color=BLUE, label="reached")
-    best, plain = auc(test.truth, test.truth), auc(data.without_ids(test), test.truth)
-    left.axhline(best, color="black", linewidth=0.8, linestyle="--", label="best possible")
-    left.axhline(plain, color="black", linewidth=0.8, linestyle=":", label="best without ids")
-    left.set(xlabel="step", ylabel="AUC", ylim=(0.5, 1))
-    counts = range(1, 17)
-    wanted = len(data.names) * embedding.expected_distinct(batch, data.frequencies.tolist())
-    for servers, style, color in ((1, "s-", ORANGE), (2, "^-", "#E69F00")):
-        load = [hybrid.server_on_average(wanted, dimension, n, servers) / 1024 for n in counts]
-        right.plot(counts, load, style, color=color, markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
-    load = [hybrid.on_average(wanted, dimension, n) / 1024 for n in counts]
-    right.plot(counts, load, "o-", color=BLUE, markersize=3, label="hybrid")
-    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB per step", ylim=(0, None))
-    for axes in (left, right):
-        axes.legend(frameon=False)
     return figure
