@@ -168,7 +168,7 @@ def table(spreads: Iterable[Spread]) -> str:
         held = " · ".join(f"{axis} {count}" for axis, count in spread.held.items())
         cells = (name, held or "–", ", ".join(spread.cut) or "–", ", then ".join(spread.summed) or "–")
         lines.setdefault(cells, set()).add(int(number or 0))
-    rows = [("parameter", "same elements on", "others along", "gradient summed over")]
+    rows = [("parameter", "same elements on", "others along", "gradient summed over (dp: mean)")]
     for (name, *cells), numbers in lines.items():
         rows.append((name.replace("#", _ranges(sorted(numbers))), *cells))  # type: ignore[arg-type]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
