@@ -23,8 +23,7 @@ def table_of_cuts(seconds: Sequence[float], p: int) -> Figure:
         box(axes, j - 0.5, stages - 0.5, 1, 1, look, ec=edge, lw=width, zorder=1 + framed)
         if framed:
             write(axes, j, stages, f"{1000 * best:.0f}", 7, zorder=3)
-    axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6))
+    axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6), yticks=range(1, p + 1))
     axes.set(xlabel="layers that are divided: the first j", ylabel="into how many stages")
-    axes.set_yticks(range(1, p + 1))
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
     return figure
