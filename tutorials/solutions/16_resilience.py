@@ -10,6 +10,22 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
+def pair_up(suspects, healthy):
+    # A healthy partner cannot be the cause of a failure. There may be more suspects
+    # than healthy nodes: they wait.
+    return list(zip(suspects, healthy, strict=False))
+
+
+# %% exercise-1: mistake: a node is in two pairs at once
+
+
+def pair_up(suspects, healthy):
+    return [(suspect, healthy[0]) for suspect in suspects]
+
+
+# %% exercise-2: solution
+
+
 def monitoring():
     # The limit must be above 45. With 46, looks every 12 seconds notice after 4 · 12 +
     # 12 seconds less what has passed since the last look; every 13 would already take
@@ -17,27 +33,11 @@ def monitoring():
     return 46, 12
 
 
-# %% exercise-1: mistake: can be an alarm
+# %% exercise-2: mistake: can be an alarm
 
 
 def monitoring():
     return 45, 15
-
-
-# %% exercise-2: solution
-
-
-def pair_up(suspects, healthy):
-    # A healthy partner cannot be the cause of a failure. There may be more suspects
-    # than healthy nodes: they wait.
-    return list(zip(suspects, healthy, strict=False))
-
-
-# %% exercise-2: mistake: a node is in two pairs at once
-
-
-def pair_up(suspects, healthy):
-    return [(suspect, healthy[0]) for suspect in suspects]
 
 
 # %% exercise-3: solution

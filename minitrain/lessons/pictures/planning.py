@@ -21,9 +21,9 @@ def table_of_cuts(seconds: Sequence[float], p: int) -> Figure:
         shade, framed = 1 - 0.75 * (best / sum(seconds)) ** 0.5, (stages, j) in on_the_way
         look, (edge, width) = ((shade, shade, 1 - (1 - shade) / 3), ""), ("#D55E00", 2.5) if framed else ("white", 0.5)
         box(axes, j - 0.5, stages - 0.5, 1, 1, look, ec=edge, lw=width, zorder=1 + framed)
-        if framed or stages == 1 and j % 8 == 0:
-            write(axes, j, stages, f"{1000 * best:.0f}", 7, color="white" if shade < 0.55 else "black", zorder=3)
-    axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6), xlabel="the first j layers", ylabel="stages")
-    axes.set_yticks(range(1, p + 1))
+        if framed:
+            write(axes, j, stages, f"{1000 * best:.0f}", 7, zorder=3)
+    axes.set(xlim=(0.4, len(seconds) + 0.6), ylim=(0.4, p + 0.6), yticks=range(1, p + 1))
+    axes.set(xlabel="layers that are divided: the first j", ylabel="into how many stages")
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
     return figure
