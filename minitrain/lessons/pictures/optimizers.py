@@ -99,15 +99,3 @@ def geometry(gradient: Tensor) -> Figure:
         axes.set_title(name, fontsize=10)
     all_axes[0].set_ylabel("output 2")
     return figure
-
-
-def singular_values(by_steps: dict[int, Tensor]) -> Figure:
-    """Singular values from the largest to the smallest, a curve for each number of steps of Newton–Schulz."""
-    figure, (axes,) = panels(7, 2.8)
-    looks = ("o", "#BBBBBB"), ("s", "#777777"), ("^", "#000000")
-    for (steps, values), (marker, color) in zip(by_steps.items(), looks, strict=True):
-        name = f"after {steps} steps" if steps else "before"
-        axes.semilogy(range(1, len(values) + 1), values, marker=marker, markersize=4, color=color, label=name)
-    axes.set(xlabel="singular values, from the largest to the smallest", ylabel="size")
-    axes.legend(frameon=False)
-    return figure
