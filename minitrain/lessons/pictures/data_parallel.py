@@ -47,23 +47,8 @@ def outer_step() -> Figure:
     arrow(axes, (x, y), (0, 0), color="#D55E00", lw=2)
     arrow(axes, (0, -0.25), (0.7 * x, 0.7 * y - 0.25), color="#000000", lw=2)
     axes.text(x + 0.08, y, "outer gradient Δ", color="#D55E00", va="center", fontsize=9)
-    axes.text(0.1 * x, -0.55, "the outer step, rate 0.7", fontsize=9)
+    axes.text(-0.25, -0.65, "0.7 Δ: outer step without momentum", fontsize=9)
     axes.plot(0, 0, "ko")
     axes.text(-0.08, 0, "θ", ha="right", va="center", fontsize=11)
     axes.set(xlim=(-0.3, 4.6), ylim=(-1, 1.4))
-    return figure
-
-
-def losses(found: Mapping[float, Mapping[str, Sequence[float]]], every: int = 16) -> Figure:
-    """The losses after every `every`-th step, a line per form and a panel for each inner rate."""
-    figure, both = panels(8.4, 2.8, len(found), sharey=True)
-    looks = (("#333333", "o", "--"), ("#0072B2", "s", "-"), ("#D55E00", "^", "-"))
-    for axes, (lr, of_form) in zip(both, found.items(), strict=True):
-        for (name, values), (color, marker, line) in zip(of_form.items(), looks, strict=True):
-            steps = [every * each for each in range(len(values))]
-            axes.plot(steps, values, color=color, marker=marker, linestyle=line, label=name)
-        axes.set_xticks(steps)
-        axes.set(title=f"inner rate {lr:g}", xlabel="steps")
-    both[0].set_ylabel("loss on held-out text")
-    both[-1].legend(frameon=False, fontsize=8)
     return figure
