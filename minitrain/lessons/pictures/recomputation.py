@@ -20,7 +20,7 @@ def trade(points: dict[str, tuple[int, int]]) -> Figure:
         axes.annotate(name, (memory, work), xytext=(8, 6), textcoords="offset points")
     box = {"boxstyle": "larrow,pad=0.3", "fc": "#EEEEEE", "ec": "#999999"}
     axes.text(8, 101, "better", rotation=40, fontsize=9, color="#333333", ha="left", va="bottom", bbox=box)
-    axes.set(xlim=(0, 125), xlabel="most bytes kept at once, % of keeping everything")
+    axes.set(xlim=(0, 125), xlabel="most bytes at once, % of keeping everything")
     axes.set(ylim=(98, 136), ylabel="operations of a step, %")
     axes.grid(alpha=0.3)
     return figure
