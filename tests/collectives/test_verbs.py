@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain import collectives
 from minitrain.collectives import halving
 from tests.collectives import verbs
 
 FULL = ("full.ring", "full.native")
-MODULES = (*FULL, "naive", "ring", "tree", "halving", "native")
+OTHERS = ("__init__", "hierarchical", "all_to_all")  # two levels, and a verb of its own
+SMALL = sorted(file.stem for file in Path(collectives.__path__[0]).glob("*.py") if file.stem not in OTHERS)
+MODULES = (*FULL, *SMALL)
 
 
 def takes(name, size):

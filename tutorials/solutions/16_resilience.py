@@ -33,7 +33,7 @@ def monitoring():
     return 46, 12
 
 
-# %% exercise-2: mistake: can be an alarm
+# %% exercise-2: mistake: does not exceed a save
 
 
 def monitoring():
