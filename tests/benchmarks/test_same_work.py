@@ -73,8 +73,8 @@ def steps_of_both(world, name):
     return found
 
 
-@pytest.mark.slow("trains in four of twelve layouts, ours and torch's")
-@pytest.mark.parametrize("name", part([*composition._settings(4, SMALL, Steps(batch=8))], 4, "same work"))
+@pytest.mark.slow("trains in two of twelve layouts, ours and torch's")
+@pytest.mark.parametrize("name", part([*composition._settings(4, SMALL, Steps(batch=8))], 2, "same work"))
 def test_both_sides_train_the_same_model(ranks, name):
     # Norms of the second and third step show that parameters have become the same ones.
     for ours, theirs in (each for found in ranks(4).run(steps_of_both, name) for each in found):

@@ -14,6 +14,7 @@ from minitrain.planning.full import time_model
 from minitrain.planning.full.plan_time import shape_of
 from minitrain.planning.full.proposals import propose
 from minitrain.planning.plan import Coordinate
+from tests.drawn import part
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # the dry run calls small functions very often
 
@@ -89,14 +90,18 @@ def as_layout(cut):
 
 @pytest.mark.parametrize(
     ("preset", "gpus", "batch", "gpu"),
-    [
-        ("gpt2", 8, 512, "A100 40 GB"),
-        ("7b", 64, 512, "H100"),
-        ("8b", 128, 512, "H100"),
-        ("70b", 512, 1024, "H100"),
-        ("175b", 1024, 1536, "A100 80 GB"),
-        ("mixtral", 16, 64, "H200"),
-    ],
+    part(
+        [
+            ("gpt2", 8, 512, "A100 40 GB"),
+            ("7b", 64, 512, "H100"),
+            ("8b", 128, 512, "H100"),
+            ("70b", 512, 1024, "H100"),
+            ("175b", 1024, 1536, "A100 80 GB"),
+            ("mixtral", 16, 64, "H200"),
+        ],
+        3,
+        "models that are planned",
+    ),
 )
 def test_the_fastest_layout_is_nearly_the_planner_s(preset, gpus, batch, gpu):
     """By the planner's own model at most a tenth slower than its choice, which may be interleaved or without bubble."""

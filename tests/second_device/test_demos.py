@@ -37,7 +37,7 @@ def some(where, count):
     return part(slow, count, f"demos on {where}")
 
 
-EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES)), *some(FOUR, 8), *some(SHARED, len(MODULES) // 6)]
+EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES)), *some(FOUR, 5), *some(SHARED, len(MODULES) // 12)]
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ def test_the_deadlock_says_who_waits(address: str, browser) -> None:
     page.close()
 
 
-BOTH = ["plays/collectives.ring.html#20", "tutorials/zero_a/"]  # have colors of their own for the dark
+BOTH = ["plays/collectives.ring.html#20", "tutorials/zero_b/"]  # have colors of their own for the dark
 PAGES = ["", "plays/deadlock.html#3", "tutorials/", "reference/zero/stage3/", "training/", "calculator/", "404.html"]
 DARK = drawn(PAGES, len(PAGES) // 2, "pages in the dark")
 

@@ -31,7 +31,7 @@ LAYOUTS = {
     4: [Layout(dp=2, pp=2, microbatches=2), Layout(dp=2, tp=2, zero=1)],
 }
 CASES = first(((ranks, layout) for ranks, layouts in LAYOUTS.items() for layout in layouts), 2)
-DRAWN = [CASES[1], *part(CASES[2:], 2, "layouts")]
+DRAWN = [CASES[1], *part(CASES[2:], 1, "layouts")]
 
 
 class Spoilt:
