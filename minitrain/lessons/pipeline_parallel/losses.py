@@ -1,4 +1,4 @@
-"""What do old weights cost? A small GPT, trained with weights of four ages, and the loss after as many updates.
+"""What do old weights cost? A small GPT, trained with weights of five ages, and the loss after as many updates.
 
 Nothing is claimed here: the losses are those of one small model and one text.
 """
@@ -13,7 +13,7 @@ from minitrain.data.text import Samples, Text
 from minitrain.lessons.pipeline_parallel.versions import taken_out
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-from minitrain.pipeline_parallel import no_stashing, pipedream, splitting, vertical_sync
+from minitrain.pipeline_parallel import no_stashing, pipedream, splitting, two_buffered, vertical_sync
 
 SEQ, SAMPLES, HIDDEN = 32, 4, 24
 FORMS = {
@@ -21,24 +21,24 @@ FORMS = {
     "weight stashing": pipedream.train,
     "no stashing": no_stashing.train,
     "vertical sync": vertical_sync.train,
+    "PipeDream-2BW": lambda *args, **group: two_buffered.train(*args, k=SAMPLES, **group),  # one sample at a time
 }
 
 
-def train(world: World, name: str, lr: float, seed: int, microbatches: int) -> list[float]:
-    """Trains with SGD and one update per micro-batch, in the way of this name; returns each loss, on every rank."""
-    alone = name == "one device"
+def train(world: World, name: str, lr: float, seed: int, updates: int) -> list[float]:
+    """Trains with SGD in the way of this name; returns the loss of each update's samples, on every rank."""
+    alone, size = name == "one device", 1 if name == "PipeDream-2BW" else SAMPLES  # samples of a micro-batch
     ranks = 1 if alone else world.size
     pipeline = axes(copies=world.size // ranks, pp=ranks)["pp"].get_group()
     sizes = GPTConfig(positions=SEQ, layers=world.size, hidden=HIDDEN, heads=2, tied=False)
     model = GPT(sizes, seed=seed).to(world.device)
     stage = splitting.split(model, splitting.evenly(model, ranks))[0 if alone else world.rank]
     samples = Samples(Text.load("reference").training, SEQ, seed)
-    taken = [samples.batch(number, SAMPLES) for number in range(microbatches)]
-    inputs, targets = ([each[part].to(world.device) for each in taken] for part in (0, 1))
-    template = torch.empty(SAMPLES, SEQ, HIDDEN, device=world.device)
+    taken = [samples.batch(number, SAMPLES) for number in range(updates)]
+    inputs, targets = (torch.cat([each[part] for each in taken]).to(world.device).split(size) for part in (0, 1))
+    template = torch.empty(size, SEQ, HIDDEN, device=world.device)
     losses = FORMS[name](stage, {0: taken_out(stage)}, inputs, targets, model.loss, template, lr, group=pipeline)
     # Only a last rank has losses; the sum with zeros gives them to all.
-    known = torch.stack(losses) if losses and world.rank == world.size - 1 else torch.zeros(microbatches)
-    known = known.to(world.device)
+    known = (torch.stack(losses) if world.rank == world.size - 1 else torch.zeros(len(inputs))).to(world.device)
     all_reduce(known).wait()
-    return known.tolist()
+    return known.view(updates, -1).mean(1).tolist()
