@@ -1,7 +1,7 @@
 """The lesson of `minitrain.data_parallel.local_sgd`: one step apart from data parallelism, and where many steps lead.
 
 The losses are quadratic, so that all of it can be solved by hand (`quadratics`). What H costs a language model cannot
-be claimed, only tried: `minitrain.lessons.data_parallel.rounds` trains one.
+be claimed, only tried: chapter 02b trains one.
 """
 
 from __future__ import annotations
