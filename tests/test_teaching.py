@@ -89,7 +89,7 @@ def test_grading_takes_answers_and_nothing_else(build, tmp_path, capsys):
     """One student has solutions and a cell of her own, one has stubs and checks that praise them, one a broken file."""
     import nbformat
 
-    name = "17b_craft"  # the shortest to run
+    name = "01_collectives"  # short to run
     ours, answers = read(name), solutions(name)
     assert [stub.id for stub in tagged(ours, "exercise")] == ["exercise-1", "exercise-2", "exercise-3"]
 
