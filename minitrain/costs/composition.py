@@ -110,6 +110,12 @@ class Shape(NamedTuple):
         """Into how many different pieces keys and values are cut."""
         return min(tensor, self.kv_heads or self.heads)
 
+    def kv_heads_used(self, tensor: int, context: int) -> list[int]:
+        """Key heads that each rank needs under Ulysses; one that several ranks' queries use counts for each."""
+        own, heads = self.heads // tensor // context, self.kv_own(tensor) // self.head
+        sharing = own * context // heads
+        return [(own * (rank + 1) - 1) // sharing - own * rank // sharing + 1 for rank in range(context)]
+
     @property
     def mlp_width(self) -> int:
         """Elements of a token inside the MLP."""

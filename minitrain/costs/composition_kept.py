@@ -28,6 +28,7 @@ def layer_kept(
     fused: bool = True,
     dropout: bool = False,
     mode: str | None = None,
+    context: int = 1,
 ) -> int:
     """Bytes that a dense layer keeps on a rank from forward to backward (Korthikanti et al. 2022, §4.2 and §5).
 
@@ -40,6 +41,7 @@ def layer_kept(
         fused: Attention is one kernel, which keeps no scores.
         mode: How context-parallel ranks share attention; `shape` then has a rank's positions. None keeps scores;
             ulysses, and each written-out kernel, has its outputs a second time.
+        context: Ranks that share attention. Under ulysses each keeps the keys that it uses, of all tokens.
     """
     seq, outside = shape.positions, tensor if sequence else 1
     wide = batch * seq * shape.hidden
@@ -52,7 +54,10 @@ def layer_kept(
     # What several ranks hold of the same head counts for each: all terms of attention are divided below.
     keys = shape.kv_own(tensor) * tensor
     repeated = not fused and recompute != "selective"  # for each query head, where scores are written out
-    terms["attention: query, key and value"] = item * tokens * (shape.width + 2 * (shape.width if repeated else keys))
+    used = shape.width if repeated else keys
+    if mode == "ulysses" and recompute == "none":  # else they are exchanged again
+        used = shape.head * max(shape.kv_heads_used(tensor, context)) * context * tensor
+    terms["attention: query, key and value"] = item * tokens * (shape.width + 2 * used)
     terms["output projection: its input"] = item * tokens * shape.mixed_width
     terms |= {"GELU: its input": inner * (2 if shape.gated else 1), "down projection: its input": inner}
     if shape.rms:

@@ -82,9 +82,7 @@ def context_payload(
     one = tokens * shape.kv_own(tensor)  # elements of a rank's keys, as of its values
     times, wide = 2 if recompute == "none" else 3, max(4, item)
     if mode == "ulysses":
-        own, heads = shape.heads // tensor // context, one // tokens // shape.head
-        sharing = own * context // heads
-        copies = sum((own * (rank + 1) - 1) // sharing - own * rank // sharing + 1 for rank in range(context))
+        copies, heads = sum(shape.kv_heads_used(tensor, context)), shape.kv_own(tensor) // shape.head
         sent = times * item * tokens * (shape.width // tensor)
         sent += ((times - 1) * item + (wide if copies > heads else item)) * tokens * copies * shape.head
         return {"all_to_all": layers * 2 * sent}

@@ -186,7 +186,7 @@ def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) 
     def kept_by(mixture: bool, recompute: str) -> int:
         if mixture:
             return kept_costs.mixture_kept(sequences, shape, rows, *cut, recompute, item, dropout)
-        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout, mode)
+        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout, mode, layout.cp)
 
     def layer(number: int, recompute: str) -> int:
         return kept_by(shape.is_mixture(number), recompute)

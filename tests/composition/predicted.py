@@ -80,16 +80,15 @@ class Pair(NamedTuple):
 
 def wrong(world: World) -> list[str]:
     """The predictions for a step in several layouts that are wrong."""
-    pairs = {"one device: operations": work_of_one(world)}
+    pairs = [("one device: operations", work_of_one(world))]
     every = [*chosen(world)]
     for settings in every:
-        for what, pair in as_planned(world, settings).items():
-            pairs[f"{settings.layout}, {settings.model}, {settings.steps}: {what}"] = pair
+        pairs += [(f"{settings!r}: {what}", pair) for what, pair in as_planned(world, settings).items()]
     settings = next(settings for settings in every if not settings.model.sizes.experts)
     for how in get_args(Recompute)[1:]:  # all but none
         again = replace(settings, layout=replace(settings.layout, recompute=how))
-        pairs[f"{again.layout}: operations"] = work_of_rank(world, again, counted(world, again))
-    return [f"{name}: {pair}" for name, pair in pairs.items() if not pair.holds]
+        pairs.append((f"{again!r}: operations", work_of_rank(world, again, counted(world, again))))
+    return [f"{name}: {pair}" for name, pair in pairs if not pair.holds]
 
 
 def chosen(world: World) -> Iterator[Settings]:
