@@ -4,7 +4,8 @@
 **Sent.** Forward: an all-to-all each for queries, keys, values, and outputs. Backward: one for the gradient of each.
 With fewer key and value heads than ranks, neighboring ranks get the same one. Its gradient then travels in float32 at
 least, because it is a sum over ranks.
-**Cost.** Each rank holds all tokens of its heads until backward: as much as its own tokens of all heads.
+**Cost.** Each rank holds all tokens of its heads until backward: as much as its own tokens of all heads, and more where
+it shares key heads with other ranks.
 """
 
 from __future__ import annotations
