@@ -200,7 +200,7 @@ def test_a_wrong_kernel_is_seen(monkeypatch, capsys, wrong):
 def test_without_a_gpu_it_says_how_to_get_one(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     words = [sys.executable, "-m", "minitrain.first_hour"]
-    run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
     assert run.returncode == 2 and not list(tmp_path.iterdir())
     assert re.search(r"python -m tests\.second_device --gpus 2 -m minitrain\.first_hour", run.stderr)
 

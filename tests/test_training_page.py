@@ -143,7 +143,7 @@ def test_the_page_shows_what_the_search_prints():
     section = PAGE.split("## Which layout?")[1].split("\n### ")[0]
     asked = re.search(r"```sh\npython (-m minitrain\.plan .*)\n```", section)[1]
     ran = [sys.executable, *shlex.split(asked)]
-    printed = subprocess.run(ran, capture_output=True, text=True, timeout=100, check=True).stdout
+    printed = subprocess.run(ran, capture_output=True, text=True, timeout=500, check=True).stdout
     shown = re.search(r"```text\n(.*?)```", section, re.DOTALL)[1]
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 

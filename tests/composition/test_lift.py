@@ -150,7 +150,7 @@ def test_the_command_that_a_reader_types(name, tmp_path):
     program, *rest = shlex.split(command.replace("docs/lift", str(LIFT)))
     start = torchrun if program == "torchrun" else [sys.executable]
     around = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run([*start, *rest], cwd=tmp_path, env=around, capture_output=True, text=True, timeout=240)
+    run = subprocess.run([*start, *rest], cwd=tmp_path, env=around, capture_output=True, text=True, timeout=500)
     found = [[float(each) for each in re.findall(r"\d+\.\d+", line)] for line in run.stdout.splitlines()]
     _, expected = reference(name, torch.float32)
     assert run.returncode == 0 and len(found) == 3, run.stderr

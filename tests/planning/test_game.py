@@ -50,7 +50,7 @@ def test_a_score_is_tokens_over_seconds():
 
 def run(*arguments):
     command = [sys.executable, "-m", "minitrain.planning.full.game", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 def test_the_page_shows_what_the_command_prints():

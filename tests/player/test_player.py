@@ -44,7 +44,7 @@ def ranks():
 def fresh(tmp_path_factory) -> Path:
     """A folder of recordings made now; in a process of their own, since these tests' ranks check shapes."""
     folder = tmp_path_factory.mktemp("plays")
-    subprocess.run([sys.executable, "-m", "minitrain.lessons.plays", folder], cwd=ROOT, check=True, timeout=250)
+    subprocess.run([sys.executable, "-m", "minitrain.lessons.plays", folder], cwd=ROOT, check=True, timeout=500)
     return folder
 
 

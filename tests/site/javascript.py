@@ -51,7 +51,7 @@ def answers(files: list[Path], calls: list[tuple], folder: Path) -> list[Any]:
     script.write_text(DRIVER % json.dumps([file.as_uri() for file in files]))
     (folder / "package.json").write_text('{"type": "module"}')
     asked = json.dumps([[name, *plain(arguments)] for name, arguments, *_ in calls])
-    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert len(found) == len(calls)

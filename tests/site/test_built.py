@@ -23,7 +23,6 @@ import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
-pytestmark = pytest.mark.timeout(600)  # the first test builds the site, which takes a minute of CPU time
 LARGEST = 60e6  # bytes of the whole site
 
 

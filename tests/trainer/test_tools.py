@@ -109,7 +109,7 @@ def command(name, *arguments, folder, by=(sys.executable,)):
     words = [*by, "-m", f"minitrain.{name}", *arguments]
     root = os.path.dirname(minitrain.__path__[0])
     environment = {**os.environ, "PYTHONPATH": root}
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=500)
 
 
 @pytest.mark.slow("programs of their own, by torchrun too")
