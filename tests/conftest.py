@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -23,6 +24,8 @@ from minitrain.ranks import Ranks, forkserver
 from tests.drawn import tree
 from tests.durations import Recorder
 
+# Threads of a rank, above which its groups end with a test; each group has three.
+MANY = 40
 # What takes long begins first, so that the workers end together.
 FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/second_device/test_demos.py", "tests/test_demos.py")
 
@@ -137,8 +140,11 @@ class Pools(dict[int, Ranks]):
             self[size].run(begin, self.shapes)
         return self[size]
 
-    def begin(self) -> None:
-        """A new test begins."""
+    def end(self) -> None:
+        """A test has ended: where it has left many groups on ranks, they are destroyed."""
+        for size in self._begun:
+            if max(self[size].run(threads)) > MANY:
+                self[size].run(leave_groups)
         self._begun.clear()
 
 
@@ -179,17 +185,27 @@ def without_shapes(pools: Pools) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def tests_begin_alike(pools: Pools) -> None:
-    """Whatever ran before on the same ranks."""
-    pools.begin()
+def tests_begin_alike(pools: Pools) -> Iterator[None]:
+    """Whatever ran before on the same ranks.
+
+    Each group of gloo has threads that wake a hundred times a second, and a session makes thousands of groups.
+    """
+    yield
+    pools.end()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def groups_end_with_their_file(pools: Pools) -> Iterator[None]:
-    """Each group of gloo has threads that wake a hundred times a second, and a session makes thousands of groups."""
+    """And with them what tests of one file may share."""
     yield
     for started in pools.values():
         started.run(leave_groups)
+
+
+def threads(world: World) -> int:
+    """How many threads this rank has, where the system tells."""
+    tasks = Path("/proc/self/task")
+    return sum(1 for _ in tasks.iterdir()) if tasks.exists() else 0
 
 
 def leave_groups(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Every demo with its defaults: each claim holds, of half of them on three ranks or one, as drawn.
+"""Every demo with its defaults: each claim holds, of a quarter of them on three ranks or one, as drawn.
 
 That it holds on four ranks, and claims what the site's page shows, is for the tour (test_tour.py); that it holds on
 GPUs, for tests/second_device.
@@ -23,8 +23,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 ON_THE_PAGE = json.loads((DOCS / "claims.json").read_text())["claims"]
 REHEARSED = 2  # ranks
 every_demo = pytest.mark.parametrize("module", MODULES)
-# A quarter on one rank, and a quarter on three.
-DRAWN = drawn(MODULES, len(MODULES) // 2, "demos on one rank or three")
+# An eighth on one rank, and an eighth on three.
+DRAWN = drawn(MODULES, len(MODULES) // 4, "demos on one rank or three")
 ON_ONE = drawn(DRAWN, len(DRAWN) // 2, "demos on one rank")
 UNDRAWN = pytest.mark.undrawn("on another number of ranks")
 CASES = [

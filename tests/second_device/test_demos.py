@@ -37,7 +37,7 @@ def some(where, count):
     return part(slow, count, f"demos on {where}")
 
 
-EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES)), *some(FOUR, 5), *some(SHARED, len(MODULES) // 12)]
+EVERY = [(REHEARSED, ALWAYS), *some(REHEARSED, len(MODULES)), *some(FOUR, 3), *some(SHARED, len(MODULES) // 24)]
 
 
 @pytest.fixture(scope="module")
