@@ -4,7 +4,7 @@ import { readConfig } from "./config.js"
 import { bar, held, parameters, stepFlops, utilization } from "./costs.js"
 import { BYTES, MEANING, TIME, bars, group, legend, short, small } from "./drawings.js"
 import { megatron, minitrain, torchtitan } from "./flags.js"
-import { divides, divisors, fastest, ties } from "./layouts.js"
+import { TIE, divides, divisors, fastest, ties } from "./layouts.js"
 
 const { models, machines, room, fabric } = JSON.parse(document.getElementById("calculator-data").textContent)
 const YES = [["no", "no"], ["yes", "yes"]]
@@ -200,7 +200,7 @@ function ranking(c, choose) {
     <th scope="col">GB on a GPU</th><th scope="col">tokens/s</th><th scope="col">MFU</th><th scope="col">time of a step</th></tr></thead><tbody></tbody></table>`
   scroll.querySelector("tbody").append(...rows)
   const words = ["", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-  const order = near > 1 ? ` The first ${words[near]} lie within 5 %, which is less than the model knows: no order is known.` : ""
+  const order = near > 1 ? ` The first ${words[near]} lie within ${100 * TIE} %, which is less than the model knows: no order is known.` : ""
   const says = paragraph(`Of each dp × pp × cp × tp × ep the fastest way that leaves a tenth of the memory free, under 1F1B.${order} Choose one to see more of it below.`)
   says.setAttribute("role", "status")
   return [says, scroll, legend(BYTES), legend(TIME, MEANING)]

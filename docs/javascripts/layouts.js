@@ -3,6 +3,8 @@
 
 import { bar, expertWidth, held, mlpWidth } from "./costs.js"
 
+export const TIE = 0.08 // minitrain.planning.full.command.TIE
+
 const ROOM = 0.1, LONG = 8192, SEQUENCES = [1, 2, 4, 8, 16]
 
 export const divisors = number => Array.from({ length: number }, (_, i) => i + 1).filter(each => number % each === 0)
@@ -66,7 +68,7 @@ export function fastest(shape, gpus, batch, machine, sizes, fabric, reached, kee
   return found.sort((one, other) => one.seconds - other.seconds).slice(0, keep)
 }
 
-// How many of the first lie within five per cent of the fastest: of these no order is known.
+// How many of the first lie so close to the fastest that no order is known among them.
 export function ties(found) {
-  return found.filter(each => each.seconds <= 1.05 * found[0].seconds).length
+  return found.filter(each => each.seconds <= (1 + TIE) * found[0].seconds).length
 }

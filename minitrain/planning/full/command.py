@@ -40,7 +40,7 @@ MORE = ("experts", "dropout", "positions_kind")
 LEFT = ("layout", "schedule", "recompute", "limited by")
 COLUMNS = "", "layout", "ZeRO", "schedule", "micro-\nbatches", "recompute", "tokens/s", "MFU", "scaling"
 COLUMNS += "GB\nheld", "limited by"
-TIE = 0.05  # the median error of the model of time
+TIE = 0.08  # the median error of the model of time with a pipeline; without one it is 5 %
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
 NOTE = (
     "This is a model of time, and not a measurement: on published trainings it is off by 5 % in the median, on one in "
