@@ -59,7 +59,8 @@ events = [
 
 
 def learning_rate(delay):
-    return 1 / (2 * (delay + 1))  # well below the limit, which is about π / (2 · delay)
+    z = delay / (delay + 1)  # where the derivative of z^delay · (1 − z) is 0
+    return z**delay * (1 - z)
 
 
 # %% exercise-3: mistake: larger gets closer

@@ -25,7 +25,7 @@ def demo(world: World) -> list[Claim]:
     host = [*model.shards, *(shard.grad for shard in model.shards), *optimizer_states(model.optimizer)]
     # The host has a shard of the parameters, too, as large as that of the gradients; both cross.
     predicted = 2 * held["gradients"] + held["optimizer states"]
-    rows.add("small form: bytes on the host", "(4 + 12)Ψ/n", predicted, storage_bytes(host))
+    rows.add("small form: bytes on the host", "(4 + 12)Ψ/n + counters of Adam", predicted, storage_bytes(host))
     for many in (micro_batches, 1):
         with Crossings(host) as found:
             small.step(world, model, micro_batches=many)
