@@ -1,8 +1,9 @@
 """Control messages: what ranks tell each other about the data, apart from the data itself.
 
 Shapes, checks and virtual times travel on connections of their own, with gloo between CPUs, whatever carries the
-tensors. They are made beneath torch's list of process groups, so the ledger does not see them: what a lesson counts is
-what a training run would send.
+tensors; where ranks are checked, what is short comes with the note that a rank has arrived. The connections are made
+beneath torch's list of process groups, so the ledger does not see them: what a lesson counts is what a training run
+would send.
 """
 
 from __future__ import annotations
@@ -117,17 +118,24 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
         ValueError: On every rank alike: the ranks are not in the same call.
         Foreign: A value was sent by no rank of this run; it is not unpickled, since a pickle can run any code.
     """
-    beside, seal = control(group), seal_of(group)
-    _meet(group, what)
-    data = seal.close(SEALED, pickle.dumps((what, value)))
+    beside, seal, data = control(group), seal_of(group), pickle.dumps((what, value))
+    told = _meet(group, what, data)
+    if told is None or b"" in told:
+        told = _gather_sealed(beside, seal, data)
+    everyone = [pickle.loads(theirs) for theirs in told]
+    same_call([call for call, _ in everyone])
+    return [theirs for _, theirs in everyone]
+
+
+def _gather_sealed(beside: Any, seal: Seal, data: bytes) -> list[bytes]:
+    """Every rank's bytes, over the control connections."""
+    data = seal.close(SEALED, data)
     mine = len(data).to_bytes(8, "little") + data
     boxes = _gather_bytes(beside, mine, FIRST)  # most values fit; ...
     sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
     if max(sizes) > FIRST:
         boxes = _gather_bytes(beside, mine, max(sizes))  # ... every rank sees if one does not
-    everyone = [pickle.loads(seal.open(SEALED, box[8:size])) for box, size in zip(boxes, sizes, strict=True)]
-    same_call([call for call, _ in everyone])
-    return [theirs for _, theirs in everyone]
+    return [seal.open(SEALED, box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
 
 
 def any_of(flags: Sequence[bool]) -> Callable[[], list[bool]]:
@@ -148,19 +156,29 @@ def any_of(flags: Sequence[bool]) -> Callable[[], list[bool]]:
     return wait
 
 
-def _meet(group: dist.ProcessGroup | None, what: str) -> None:
-    """Where ranks are checked: wait until all of the group have arrived, and raise Deadlock if one never will."""
+def _meet(group: dist.ProcessGroup | None, what: str, data: bytes) -> list[bytes] | None:
+    """Where ranks are checked: wait until all of the group have arrived, and raise Deadlock if one never will.
+
+    Returns:
+        What each has brought along, which its note has room for: nothing if it is long. None where they are unchecked.
+    """
     group = group or dist.group.WORLD
     board, ranks = Board.current, dist.get_process_group_ranks(group)
     if board is None or len(ranks) == 1:
-        return
-    name = f"{name_of(group)}/{len(ranks)}"
+        return None
+    name, mine = f"{name_of(group)}/{len(ranks)}", data if len(data) <= FIRST else b""
     count = _gathered[name] = _gathered.get(name, 0) + 1
     with suppress(BoardLost):
-        board.note(f"{name}/{count}/{board.rank}")
-        board.wait({f"{name}/{count}/{rank}": rank for rank in ranks if rank != board.rank}, what or "gather_objects")
+        board.note(f"{name}/{count}/{board.rank}", mine.hex())
+        others = {f"{name}/{count}/{rank}": rank for rank in ranks if rank != board.rank}
+        notes = board.wait(others, what or "gather_objects")
         if count > 1:
             board.remove(f"{name}/{count - 1}/{board.rank}")  # all have seen it, since they have arrived again
+        if notes is not None:
+            told = [bytes.fromhex(note) for note in notes]
+            told.insert(list(ranks).index(board.rank), mine)
+            return told
+    return None
 
 
 def name_of(group: dist.ProcessGroup | None) -> str:

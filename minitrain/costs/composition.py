@@ -190,12 +190,17 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
     Divided are matrices and the biases of column-parallel ones, also of experts. Norms, biases of row-parallel matrices
     and routers are whole. `experts` are those that the rank holds, should the layer be a mixture.
     """
+    return list(_held_of(shape, layer, tensor, tuple(experts)))
+
+
+@cache  # a search for a layout asks for the same layer hundreds of times
+def _held_of(shape: Shape, layer: int, tensor: int, experts: tuple[int, ...]) -> tuple[Parameter, ...]:
     name = f"blocks.{layer}"
     attention = _latent_attention if shape.latent else _attention
     found = [*_norm(f"{name}.attention_norm", shape), *attention(f"{name}.attention", shape, tensor)]
     found += _norm(f"{name}.mlp_norm", shape)
     if not shape.is_mixture(layer):
-        return [*found, *_mlp(f"{name}.mlp", shape, shape.mlp_width, tensor)]
+        return (*found, *_mlp(f"{name}.mlp", shape, shape.mlp_width, tensor))
     h, count = shape.hidden, shape.experts
     found.append(Parameter(f"{name}.mlp.router.gate.weight", h * count, whole=True, shape=(count, h)))
     if shape.router_bias:
@@ -205,7 +210,7 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
         found += [each._replace(expert=True) for each in expert]
     if shape.shared_experts:
         found += _mlp(f"{name}.mlp.shared", shape, shape.shared_experts * shape.expert_width, tensor)
-    return found
+    return tuple(found)
 
 
 def _attention(name: str, shape: Shape, tensor: int) -> list[Parameter]:

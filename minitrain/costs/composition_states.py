@@ -6,6 +6,7 @@ Notation as in `minitrain.costs.composition`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from minitrain.costs import optimizers, zero
@@ -25,9 +26,9 @@ def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw")
     units: dict[tuple[str, bool], int] = {}  # the unit of each layer; experts have units of their own
     newest = {True: (0, 0), False: (0, 0)}  # its number, and its elements so far
     for each in parameters:
-        first, second, *_ = each.name.split(".")
-        rest = "root" if stage >= 2 else "embedding" if first == "embedding" else "end"
-        layer = f"{first}.{second}" if first == "blocks" else rest
+        layer, decays, hidden = _kind(each)
+        if stage >= 2 and not layer.startswith("blocks."):
+            layer = "root"
         unit: int | str = layer
         if stage < 2:
             number, elements = newest[each.expert]
@@ -35,8 +36,16 @@ def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw")
                 number, elements = number + 1, 0
             unit = number = units.setdefault((layer, each.expert), number)
             newest[each.expert] = number, elements + each.elements
-        found.setdefault((unit, each.expert, each.decays, each.hidden and optimizer == "muon"), []).append(each)
+        found.setdefault((unit, each.expert, decays, hidden and optimizer == "muon"), []).append(each)
     return list(found.values())
+
+
+@cache  # a search for a layout asks for the same parameter hundreds of times
+def _kind(parameter: Parameter) -> tuple[str, bool, bool]:
+    """Its layer, and whether it decays and is a block's matrix."""
+    first, second, *_ = parameter.name.split(".")
+    rest = "embedding" if first == "embedding" else "end"
+    return f"{first}.{second}" if first == "blocks" else rest, parameter.decays, parameter.hidden
 
 
 def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[int, int]:

@@ -12,8 +12,10 @@ import hashlib
 import importlib.util
 import io
 import json
+import os
+import sysconfig
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ LONGEST = 1 << 20  # bytes of a plain text that make one document, about: longer
 TAIL = 64 << 10  # bytes that a part of it may have more, to end with a line
 LINE = 64 << 20  # bytes of a line of JSON, at most: it is read whole
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+OTHERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}  # folders beside the standard library
 NAMED = 5  # notes that are told; of others, how many there are
 
 
@@ -36,13 +39,14 @@ class Files:
     notes: Mapping[str, int] = field(default_factory=dict)  # what else was left out, in words, and how much of it
 
     @classmethod
-    def at(cls, path: Path, keep: Callable[[Path], bool] | None = None) -> Files:
+    def at(cls, path: Path, keep: Callable[[Path], bool] | None = None, skip: Collection[str] = ()) -> Files:
         """The file at a path, or the files of a folder; hidden ones and empty ones are left out, and links.
 
         A link in a folder leads to a file that is there already, or to one elsewhere that nobody asked for.
 
         Args:
             keep: Whether to take a file, by its path within the folder; None takes those that are not hidden.
+            skip: Names of folders that are not looked into.
 
         Raises:
             FileNotFoundError, ValueError: There is nothing at the path, or no text.
@@ -51,8 +55,12 @@ class Files:
             raise FileNotFoundError(f"data={str(path)!r} is no file and no folder; use a path that exists")
         inside, links = [path], 0
         if path.is_dir():
-            names = {each.relative_to(path).as_posix(): each for each in path.rglob("*")}
-            asked = [names[name] for name in sorted(names) if (keep or is_visible)(Path(name))]
+            names: list[str] = []  # as text: a Python installation has tens of thousands
+            for folder, folders, files in os.walk(path):
+                folders[:] = [name for name in folders if name not in skip]
+                above = folder.removeprefix(str(path)).strip("/")
+                names += [f"{above}/{name}" if above else name for name in (*folders, *files)]
+            asked = [path / name for name in sorted(names) if (keep or is_visible)(Path(name))]
             links = sum(each.is_symlink() for each in asked)
             inside = [each for each in asked if each.is_file() and not each.is_symlink()]
         found = [file for file in inside if file.stat().st_size]
@@ -63,6 +71,11 @@ class Files:
             raise ValueError(f"data={str(path)!r} has no text: {nothing}; use another path")
         notes = {f"links in {path} are left out": links} if links else {}
         return cls(kept, len(found) - len(kept), notes)
+
+    @classmethod
+    def of_library(cls) -> Files:
+        """The source of Python's standard library."""
+        return cls.at(Path(sysconfig.get_path("stdlib")), is_library_source, OTHERS)
 
     def pieces(self) -> list[Piece]:
         """All of it, in parts that can be read apart."""
@@ -254,9 +267,8 @@ def is_library_source(path: Path) -> bool:
     Without installed packages. Without its tests, which are larger than all the rest and missing on some systems.
     Without files that describe the machine that Python was built on.
     """
-    others = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
     built = any(part.startswith(("config-", "_sysconfigdata")) for part in path.parts)
-    return path.suffix == ".py" and is_visible(path) and others.isdisjoint(path.parts) and not built
+    return path.suffix == ".py" and is_visible(path) and OTHERS.isdisjoint(path.parts) and not built
 
 
 def is_binary(path: Path) -> bool:

@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ import tyro
 
 from minitrain.comm import lock
 from minitrain.comm.terminal import complain, reader_has_closed, shown
-from minitrain.data.documents import Files, Piece, described, is_library_source
+from minitrain.data.documents import Files, Piece, described
 from minitrain.data.manifest import NAME, TOKENIZER, Manifest, Shard, is_prepared
 from minitrain.data.shard_writer import Work, hold_out_the_end, recorded, write
 from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer, train
@@ -145,7 +144,7 @@ def prepare(options: Options) -> Manifest:
     if is_prepared(Path(options.path)):
         raise ValueError(f"path={options.path!r} is prepared already; --check looks whether it is as it was written")
     if options.path == "library":
-        files = Files.at(Path(sysconfig.get_path("stdlib")), is_library_source)
+        files = Files.of_library()
     else:
         files = Files.at(Path(options.path))
     pieces, folder = files.pieces(), options.folder

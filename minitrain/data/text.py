@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int64, Integer, UInt8
 from torch import Tensor
 
-from minitrain.data.documents import Files, described, has_lines, is_library_source, place_of
+from minitrain.data.documents import Files, described, has_lines, place_of
 from minitrain.data.tokenizer import Bytes, Tokenizer
 
 VOCABULARY = 256  # a token is a byte
@@ -87,9 +87,8 @@ class Text:
         if name == "reference":
             training, validation = split_text(reference())
         elif name == "library":
-            stdlib = Path(sysconfig.get_path("stdlib"))
-            files = Files.at(stdlib, is_library_source)
-            training, validation = split_files(stdlib, files.paths)
+            files = Files.of_library()
+            training, validation = split_files(Path(sysconfig.get_path("stdlib")), files.paths)
         elif Path(data).exists():
             files = Files.at(Path(data))
             _check_size(name, sum(path.stat().st_size for path in files.paths))

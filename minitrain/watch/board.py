@@ -106,21 +106,20 @@ class Board:
         """Take a note down."""
         self._do("delete_key", key)
 
-    def wait(self, needs: Mapping[str, int], doing: str) -> bool:
+    def wait(self, needs: Mapping[str, int], doing: str) -> list[Any] | None:
         """Wait until all these notes have been put up, each by its rank.
 
         Returns:
-            Whether they have; not if a rank from which one must come has died.
+            The notes; None if a rank from which one must come has died.
 
         Raises:
             Deadlock: They will never come, as the notes of all ranks show; or the time limit has passed.
         """
         start = time.monotonic()
-        found, since, all_came = "", start, True
-        while self._read(list(needs)) is None:
+        found, since = "", start
+        while (notes := self._read(list(needs))) is None:
             missing = {key: rank for key, rank in needs.items() if not self.has(key)}
             if any(self._dead(rank) for rank in missing.values()):
-                all_came = False
                 break  # gloo or NCCL will say so: the connection is gone
             note = Waiting(self.call, doing, site().line, missing, self._alone())
             self.note(f"waits/{self.rank}", asdict(note))
@@ -137,7 +136,7 @@ class Board:
                 raise Deadlock(f"{doing}: nothing came from {others} for {self.limit.total_seconds():g} s")
         if time.monotonic() - start > SLICE.total_seconds():
             self.note(f"waits/{self.rank}", False)  # emptied, not removed: another rank may be about to read it
-        return all_came
+        return notes
 
     def introduce(self) -> None:
         """Tell the others which process this is, so that those on the same machine see when it dies."""

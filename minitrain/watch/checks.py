@@ -91,7 +91,7 @@ class _Announced(Flights):
         number = _number(f"{name}/{mine}")
         self.theirs = f"{name}/{number}/{theirs}"
         board.note(f"{name}/{number}/{mine}", [list(message.tensor.shape), str(message.tensor.dtype), what])
-        self.compared = self.compare()
+        self.compared = self.compare(board.read(self.theirs))
         super().__init__(message, what)
 
     def waits(self) -> None:
@@ -99,11 +99,10 @@ class _Announced(Flights):
         with suppress(BoardLost):
             if not self.compared:
                 came = self.board.wait({self.theirs: self.other}, described(self.message))
-                self.compared = came and self.compare()
+                self.compared = came is not None and self.compare(came[0])
 
-    def compare(self) -> bool:
+    def compare(self, announced: list[Any] | None) -> bool:
         """Whether the other end has announced its part; raises if that has another shape or dtype."""
-        announced = self.board.read(self.theirs)
         if announced is None:
             return False
         self.board.remove(self.theirs)

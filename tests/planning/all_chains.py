@@ -1,4 +1,7 @@
-"""Plans all 3⁸ chains of 8 layers on 1 to 6 workers, and tries all plans: `python -m tests.planning.all_chains`."""
+"""Plans a quarter of the 3⁸ chains of 8 layers on 1 to 6 workers, and tries all plans of each.
+
+`python -m tests.planning.all_chains`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from minitrain.costs import planning as costs
 from minitrain.lessons.planning.pipedream_planner import layers_of, slowest
 from minitrain.planning.pipedream_planner import plan
 
-CHAINS = tuple(product((1, 2, 3), repeat=8))  # 6,561
+CHAINS = tuple(product((1, 2, 3), repeat=8))[::4]  # 1,641, which begin and end with each length
 BANDWIDTH = 4.0
 
 
