@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from minitrain.comm.pictures import BYTES
 from minitrain.costs import scaling as costs
-from minitrain.lessons.pictures.panels import Figure, panels
+from minitrain.costs.time_bar import Bar
+from minitrain.lessons.pictures.panels import Figure, bar, key, name_rows, panels
+from minitrain.lessons.pictures.time_bar import draw_bars
 
 BOX = {"fc": "white", "ec": "none", "pad": 0.8}  # behind a text
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -33,6 +38,33 @@ def rooflines(roofs: dict[str, Roof]) -> Figure:
         axes.annotate(point, (x, y), where, textcoords="offset points", ha=side, **look)
     axes.set(xlim=(ends[0] / 4, ends[1]), xlabel="operations for each byte")
     axes.set(ylim=(ends[0] * moved / 2, 3 * flops), ylabel="operations per second")
+    return figure
+
+
+def bar_of_time(bars: Mapping[str, Bar], sent: Mapping[str, tuple[float, float, float]], steps: float) -> Figure:
+    """The bar of time, and below it what is sent, as parts of the backward that hides it.
+
+    Args:
+        bars: Name of a layout -> its bar.
+        sent: The same names -> seconds of backward, of the ring's bytes, and of its latency.
+        steps: Steps of the training.
+    """
+    figure, (above, below) = panels(9, 1.9 + 1.24 * len(bars), rows=2)
+    looks = draw_bars(above, bars, steps)
+    parts = {"bytes of the gradients": BYTES["gradients"], "latency": ("#555555", "xx")}
+    for row, (backward, *times) in enumerate(sent.values()):
+        end = 0.0
+        for seconds, (name, look) in zip(times, parts.items(), strict=True):
+            bar(below, row, end, seconds / backward, look, height=0.5, label=None if row else name)
+            end += seconds / backward
+        words = f"({' + '.join(f'{1e3 * each:.0f}' for each in times)}) / {1e3 * backward:,.0f} ms"
+        below.annotate(words, (end, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    below.axvline(1, color="black", lw=1, ls="--")
+    name_rows(below, list(sent))
+    most = max(sum(times) / backward for backward, *times in sent.values())
+    below.set(xlim=(0, 1.45 * max(1.0, most)), xlabel="what is sent, in lengths of a backward: beyond 1, it is exposed")
+    below.legend(frameon=False, loc="upper right")
+    key(figure, above, looks)
     return figure
 
 

@@ -10,7 +10,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.aim import SEQUENCES
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
-from minitrain.lessons.pictures.panels import Figure, bar, key, name_rows, panels
+from minitrain.lessons.pictures.panels import Axes, Figure, Look, bar, key, name_rows, panels
 from minitrain.planning.full.time_model import Cluster, step_time
 
 
@@ -45,6 +45,13 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
         title: Above the picture.
     """
     figure, (axes,) = panels(9, 1.3 + 0.62 * len(bars))
+    key(figure, axes, draw_bars(axes, bars, steps))
+    axes.set_title(title, fontsize=10)
+    return figure
+
+
+def draw_bars(axes: Axes, bars: Mapping[str, Bar], steps: float) -> dict[str, Look]:
+    """The bars of `time_bar` on axes of a figure; returns the look of each kind of time that occurs."""
     seen = set()
     for row, its in enumerate(bars.values()):
         computed, working = its.compute + its.again, its.compute + its.again + its.idle
@@ -62,11 +69,9 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
                 bar(axes, row + 0.36 * hidden, begin, length, LOOKS[kind], height=0.18 if hidden else 0.5)
         words = f"{seconds(its.step)} per step, {days(its.days(steps))}"
         axes.annotate(words, (its.step, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
-    key(figure, axes, {kind: look for kind, look in LOOKS.items() if kind in seen})
     name_rows(axes, list(bars))
     axes.set(xlim=(0, 1.45 * max(its.step for its in bars.values())), xlabel="seconds")
-    axes.set_title(title, fontsize=10)
-    return figure
+    return {kind: look for kind, look in LOOKS.items() if kind in seen}
 
 
 def seconds(value: float) -> str:
