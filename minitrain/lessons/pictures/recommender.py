@@ -1,10 +1,13 @@
-"""The pictures of the lessons of tables: bytes over the size of a batch, and the exchanges of a step."""
+"""The pictures of the lessons of tables: bytes over a batch's size, a step's exchanges, and rows fetched ahead."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from minitrain.comm.pictures import BYTES, RANKS
+from minitrain.comm.timeline import KINDS, Span
 from minitrain.costs import embedding
-from minitrain.lessons.pictures.panels import Figure, arrow, panels, write
+from minitrain.lessons.pictures.panels import Figure, arrow, bar, key, name_rows, panels, write
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 
@@ -49,4 +52,25 @@ def exchanges(asked: list[dict[int, list[int]]]) -> Figure:
                 write(axes, 0.32, -rank + 0.22 * (rank - owner), ", ".join(map(str, ids)), 7, 0.8, color=color)
         axes.set(xlim=(-0.25, 1.25), ylim=(0.5 - len(asked), 0.5))
         axes.set_title(title, fontsize=10)
+    return figure
+
+
+def ahead(spans_of: Mapping[str, Sequence[Span]], seconds: float) -> Figure:
+    """The first seconds of a rank's runs, one below the other: its own work and its table's thread, step by step."""
+    figure, (axes,) = panels(9, 0.9 + 0.5 * len(spans_of) * 2)
+    kinds = {"C": "compute", "R": "communicate", "F": "receive", "P": "backward"}
+    rows = []
+    for name, spans in spans_of.items():
+        steps = dict.fromkeys(kinds, 0)  # how many of each kind there have been
+        for span in sorted(spans, key=lambda span: span.start):
+            steps[span.label] += 1
+            if span.end <= seconds:
+                row, length = len(rows) + (span.lane == "thread"), 1e3 * (span.end - span.start)
+                text = f"{span.label}$_{{{steps[span.label]}}}$"
+                bar(axes, row, 1e3 * span.start, length, KINDS[kinds[span.label]], text, 8, 0.8)
+        rows += [f"{name}: rank 0", "its thread"]
+    name_rows(axes, rows)
+    axes.set(xlim=(0, 1e3 * seconds), xlabel="virtual milliseconds")
+    names = {"C": "C: computes", "R": "R: all-reduces", "F": "F: fetches rows", "P": "P: pushes gradients"}
+    key(figure, axes, {text: KINDS[kinds[each]] for each, text in names.items()})
     return figure

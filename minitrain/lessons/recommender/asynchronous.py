@@ -17,6 +17,7 @@ from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import control, gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.comm.messages import Group, Handle, all_reduce, rank_and_size
+from minitrain.comm.timeline import Span
 from minitrain.costs import staleness as costs
 from minitrain.costs.embedding import zipf
 from minitrain.lessons.claims import Claim
@@ -44,7 +45,7 @@ def demo(world: World) -> list[Claim]:
 
     for case, stale in (("s = 0", 0), ("s = 1 or 2", 1), ("s = 1 or 2", 2)):
         formula, predicted = costs.hybrid_seconds(STEPS, stale, *times(n))
-        found = max(gather_objects(timed(groups, stale)))
+        found = max(gather_objects(timed(groups, stale)[0]))
         rows.time(f"time of {STEPS} steps, {case}", formula, predicted, found, SOURCE, case=f"{stale}")
 
     table, _, _ = clicks(groups, data, STALE, LONGER)
@@ -122,29 +123,38 @@ class TimedTable(AsynchronousTable):
 
     def fetch(self, ids: Tensor) -> Batch:
         self.own.wait_until(self.called.get())
-        batch = super().fetch(ids)
+        with self.own.timeline.span("F", lane="thread"):
+            batch = super().fetch(ids)
         self.fetched.put(self.own.now)
         return batch
 
     def apply(self, batch: Batch) -> None:
         self.own.wait_until(self.called.get())
-        super().apply(batch)
+        with self.own.timeline.span("P", lane="thread"):
+            super().apply(batch)
 
 
-def timed(groups: Sequence[Group], staleness: int) -> float:
-    """Virtual seconds of this rank for steps in which it wants 8 rows of each rank."""
+def timed(groups: Sequence[Group], staleness: int) -> tuple[float, list[Span]]:
+    """Virtual seconds of this rank for steps in which it wants 8 rows of each rank; its spans C, R, F and P."""
     ranks = rank_and_size()[1]
     dense, ids = torch.zeros(ranks, SIZE, requires_grad=True), torch.arange(8 * ranks)
 
     def backward(step: int, rows: Tensor) -> None:
         (rows.sum() * dense.sum()).backward()
-        clock.work(COMPUTE * ranks)
+        clock.work(COMPUTE * ranks, "C")
+
+    def reduce(gradient: Tensor) -> Handle:
+        with clock.timeline.span("R", lane="compute"):
+            handle = ring.all_reduce(gradient, group=groups[1])
+            handle.wait()
+        return handle
 
     with VirtualClock(0.0, BETA) as clock:
         table = TimedTable(clock, torch.zeros(8, DIMENSION), RATE, staleness, groups[0], by_messages)
-        train(table, [ids] * STEPS, backward, torch.optim.SGD([dense], RATE), partial(ring.all_reduce, group=groups[1]))
+        train(table, [ids] * STEPS, backward, torch.optim.SGD([dense], RATE), reduce)
         table.thread.submit(table.own.__exit__).result()
-    return clock.now
+    spans = [*clock.timeline.spans, *table.own.timeline.spans]
+    return clock.now, [span for span in spans if span.lane in ("compute", "thread")]
 
 
 def by_messages(rows: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Handle:
