@@ -39,7 +39,7 @@ test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (12 minut
 	@$(MAKE) --no-print-directory lint pytest
 	@echo "all of it holds; \`make everything\` runs the rest: other numbers of ranks, all demos and notebooks, the browser"
 
-everything: $(READY)  ## all that must hold: what the tests leave out, every demo and notebook, the tour (30 minutes)
+everything: $(READY)  ## all that must hold: what the tests leave out, every demo and notebook, the tour (30 to 70 minutes)
 	@rm -f .pytest_cache/parts.json
 	@for part in lint pytest; do \
 	  start=$$(date +%s); \

@@ -75,11 +75,12 @@ OUTSIDE = """
 
 
 def pages_of(site: Path) -> list[str]:
-    """Every page but those of the reference, of which two stand for all: a room and the longest module."""
+    """Half of the pages, drawn; of the reference, two stand for all: a room and the longest module."""
     found = {str(page.parent.relative_to(site)): page.stat().st_size for page in site.rglob("index.html")}
     reference = [page for page in found if page.startswith("reference/")]
     longest = max(reference, key=found.__getitem__)
-    return sorted(set(found) - set(reference) | {"reference/comm", longest})
+    others = sorted(set(found) - set(reference))
+    return [*drawn(others, len(others) // 2, "pages in a browser"), "reference/comm", longest]
 
 
 def test_pages(site: Path, address: str, browser) -> None:
