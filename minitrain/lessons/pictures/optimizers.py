@@ -25,21 +25,25 @@ def states(measured: dict[str, float]) -> Figure:
     return figure
 
 
-def sweep(by_rank: Sequence[dict[tuple[str, str, int], float]]) -> Figure:
-    """Losses on held-out text over the size of the batch; a line per rule, and a panel per optimizer."""
-    from minitrain.lessons.optimizers.experiments import BATCHES, RULES, SCALED
+def sweep(by_rank: Sequence[dict[tuple[str, str, int, int], float]]) -> Figure:
+    """Losses on held-out text over the size of the batch, mean and seeds; a line per rule, a panel per optimizer."""
+    from minitrain.lessons.optimizers.experiments import BATCHES, RULES, SCALED, SEEDS
 
     top = 5.0  # little better than nothing learned, ln 256 = 5.5
     losses = {training: loss for each in by_rank for training, loss in each.items()}
     figure, both = panels(7, 2.8, 2, sharey=True)
     for axes, (optimizer, (_, best)) in zip(both, SCALED.items(), strict=True):
-        first = losses[optimizer, "", BATCHES[0]]
         for rule, marker, color in zip(RULES, "so", ("#999999", "#000000"), strict=True):
-            rest = [losses[optimizer, rule, batch] for batch in BATCHES[1:]]
-            axes.plot(BATCHES, [first, *rest], marker=marker, color=color, label=rule)
-            for batch, loss in zip(BATCHES[1:], rest, strict=True):
-                if loss > top:
-                    axes.annotate(f"{loss:.1f} ↑", (batch, top), color=color, ha="center", va="top")
+            of_batch = [
+                [losses[optimizer, rule if batch > BATCHES[0] else "", batch, seed] for seed in SEEDS]
+                for batch in BATCHES
+            ]
+            means = [sum(each) / len(SEEDS) for each in of_batch]
+            axes.plot(BATCHES, means, color=color, label=rule)
+            for batch, mean, each in zip(BATCHES, means, of_batch, strict=True):
+                axes.plot([batch] * len(SEEDS), each, marker, color=color, markersize=4)
+                if min(each) > top:
+                    axes.annotate(f"{mean:.1f} ↑", (batch, top), color=color, ha="center", va="top")
         axes.set_xscale("log", base=2)
         axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
         axes.set_title(f"{optimizer}, rate {best} at batch {BATCHES[0]}", fontsize=10)
