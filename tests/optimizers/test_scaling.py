@@ -25,4 +25,4 @@ def test_a_training_of_one_step(rule, rate):
     model(*Samples(text.training, 32, seed=5).batch(0, 256))[1].backward()
     optimizer.step()
     right = model(*Samples(text.validation, 32).batch(0, 256))[1].item()
-    assert held_out("Adam", rule, 256, 256, 5) == pytest.approx(right, rel=1e-3)
+    assert held_out("Adam", rule, 256, 5, 256) == pytest.approx(right, rel=1e-3)

@@ -41,10 +41,10 @@ def sweep(world: World, sequences: int = 1024) -> dict[Training, float]:
     steps. Returns the losses on held-out text of the trainings of this rank.
     """
     mine = TRAININGS[world.rank :: world.size]
-    return {(*how, seed): held_out(*how, sequences, seed) for *how, seed in mine}
+    return {each: held_out(*each, sequences) for each in mine}
 
 
-def held_out(name: str, rule: str, batch: int, sequences: int, seed: int) -> float:
+def held_out(name: str, rule: str, batch: int, seed: int, sequences: int) -> float:
     """The loss on held-out text after a training on so many sequences, with the rate that a rule gives."""
     make, best = SCALED[name]
     lr = RULES[rule](best, batch, BATCHES[0]) if rule else best
