@@ -27,7 +27,13 @@ from tests.durations import Recorder
 # Threads of a rank, above which its groups end with a test; each group has three.
 MANY = 40
 # What takes long begins first, so that the workers end together.
-FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/second_device/test_demos.py", "tests/test_demos.py")
+FIRST = (
+    "tests/site/",
+    "tests/test_tour.py",
+    "tests/test_notebooks_run.py",
+    "tests/second_device/test_demos.py",
+    "tests/test_demos.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
