@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SOURCES = sorted(FOLDER.glob("*.cpp"))
+SOURCES = sorted(FOLDER.glob("*.cpp"))  # library.cpp is compiled, and includes the others
 NAME = "device_library"
 FLAGS = ["-O1", "-g0"]
 TESTED = "2.13"  # torch's internals change from version to version; another one is tried
@@ -80,7 +80,7 @@ def search_path() -> str:
 
 
 def build() -> Path:
-    """The library; it is compiled where it is not there yet, which takes a minute or two.
+    """The library; it is compiled where it is not there yet, which takes a minute.
 
     Raises:
         RuntimeError: It cannot be built, or does not work; the message has the compiler's last words.
@@ -96,7 +96,7 @@ def build() -> Path:
         for left in path.parent.parent.glob("building-*"):  # by one that was killed
             shutil.rmtree(left)
         with tempfile.TemporaryDirectory(prefix="building-", dir=path.parent.parent) as folder:
-            print("building the second device (a minute or two, once)", file=sys.stderr, flush=True)
+            print("building the second device (a minute, once)", file=sys.stderr, flush=True)
             made = Path(folder, "made")
             made.mkdir()
             problem = words(sys.executable, "-m", "tests.second_device.build", str(made)) or works(made / path.name)
@@ -137,4 +137,4 @@ if __name__ == "__main__":
     from torch.utils import cpp_extension
 
     # In a process of its own: loading the library changes what torch takes for its devices.
-    cpp_extension.load(NAME, list(map(str, SOURCES)), FLAGS, build_directory=sys.argv[1], is_python_module=False)
+    cpp_extension.load(NAME, [str(FOLDER / "library.cpp")], FLAGS, build_directory=sys.argv[1], is_python_module=False)

@@ -21,7 +21,7 @@ namespace second_device {
 
 static std::atomic<pid_t> asked_in{0};
 static thread_local DeviceIndex current = 0;        // each thread begins with GPU 0, as with CUDA
-static thread_local bool chosen = false;            // whether this thread has chosen its GPU
+static thread_local bool has_chosen = false;        // whether this thread has chosen its GPU
 static std::atomic<DeviceIndex> process_device{0};  // what the process has chosen last
 
 static std::string uuid_of(int gpu) {
@@ -62,7 +62,7 @@ bool asked() { return asked_in != 0; }
 bool in_bad_fork() { return asked() && asked_in != getpid(); }
 
 void set_device(DeviceIndex device) {
-  chosen = true;
+  has_chosen = true;
   process_device = current = touched(device);
 }
 
@@ -71,7 +71,7 @@ DeviceIndex touched(DeviceIndex device) {
   TORCH_CHECK(!in_bad_fork(), "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
                               "you must use the 'spawn' start method");
   // A thread that forgets its GPU opens a context on GPU 0, half a gigabyte for each rank.
-  if (device == 0 && process_device > 0 && !chosen)
+  if (device == 0 && process_device > 0 && !has_chosen)
     note("a thread that has not called torch.cuda.set_device uses GPU 0, " + where());
   return device;
 }
