@@ -29,6 +29,7 @@ import searching
 import which
 from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
@@ -247,6 +248,21 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     for problem in problems:
         log.warning(f"{page.file.src_uri}: {problem}")
     return html
+
+
+@event_priority(50)
+def _before_the_search(context: Any, page: Page, config: MkDocsConfig, nav: Any) -> Any:
+    page.meta["whole"], page.content = page.content, searching.for_the_index(page.content or "")
+    return context
+
+
+@event_priority(-50)
+def _after_the_search(context: Any, page: Page, config: MkDocsConfig, nav: Any) -> Any:
+    page.content = page.meta.pop("whole")
+    return context
+
+
+on_page_context = CombinedEvent(_before_the_search, _after_the_search)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

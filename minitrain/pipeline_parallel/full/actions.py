@@ -133,6 +133,11 @@ class Schedule:
         # Made once: `backward` asks for it at every action, and a search through all lists would take quadratic time.
         return frozenset(action for actions in self.actions for action in actions)
 
+    @cached_property
+    def _in_turn(self) -> list[tuple[Action, list[Action]]]:
+        # Kept, since the same schedule is timed with one cost after another.
+        return [*_turns(self)]
+
     def __str__(self) -> str:
         """A line for each rank; `2F7@3` uses version 3 of the weights."""
         lines = []
@@ -151,11 +156,10 @@ def validate(schedule: Schedule) -> None:
             weights that does not exist yet.
     """
     _check_versions(schedule)
-    for _ in in_turn(schedule):
-        pass
+    in_turn(schedule)
 
 
-def in_turn(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
+def in_turn(schedule: Schedule) -> list[tuple[Action, list[Action]]]:
     """All actions, each with what it needs, in an order in which one after another could be done.
 
     Each rank goes on until its next action needs something that has not arrived. Sending never blocks, receiving does.
@@ -163,6 +167,10 @@ def in_turn(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
     Raises:
         ValueError: As `validate`.
     """
+    return schedule._in_turn
+
+
+def _turns(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
     _check_each(schedule)
     _check_all_there(schedule)
     done: set[Action] = set()
