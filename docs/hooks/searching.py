@@ -95,6 +95,6 @@ def without_code(html: str) -> str:
 
 
 def for_the_index(html: str) -> str:
-    """A page as the search plugin reads it; most of what its parser did, a quarter of a build, was marks within words."""
+    """A page as the search plugin reads it, whose parser would spend a quarter of a build on marks within words."""
     html = re.sub(r"</?(?:span|m[a-z]+)\b[^>]*>", "", html)
     return re.sub(r"(?s)<h[1-6].*?</h[1-6]>", lambda heading: re.sub(r"\s+", " ", heading[0]), html)
