@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import torch
@@ -70,7 +71,9 @@ def losses(world: World, name: str, seed: int) -> list[float]:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         found.append(loss.item())
-    return found
+        if math.isnan(found[-1]):  # and so are all that follow
+            break
+    return found + [math.nan] * (STEPS - len(found))
 
 
 def trained(world: World) -> dict[tuple[str, int], list[float]]:
