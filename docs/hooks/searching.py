@@ -44,7 +44,8 @@ WORDS = {
     "tutorials/craft_a": "spike probe perplexity bits-per-byte",
     "tutorials/craft_b": "WSD learning-rate cosine",
     "tutorials/recommender": "embedding-table",
-    "tutorials/inference": "KV-cache decode prefill",
+    "tutorials/inference_a": "KV-cache decode prefill speculative-decoding",
+    "tutorials/inference_b": "continuous-batching PagedAttention paging",
 }
 LEFT_OUT = (
     "tutorials/solutions/",

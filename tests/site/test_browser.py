@@ -229,7 +229,7 @@ QUERIES = {
     "bf16": "tutorials/precision/",
     "ring attention": "tutorials/context_parallel/",
     "1F1B": "tutorials/pipeline_parallel_a/",
-    "KV cache": "tutorials/inference/",
+    "KV cache": "tutorials/inference_a/",
     "torchrun": "running/",
     "claims": "claims/",
     "OOM": "calculator/",

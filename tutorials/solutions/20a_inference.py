@@ -1,4 +1,4 @@
-"""Solutions to the exercises of 20_inference.ipynb, and to each a mistake that its
+"""Solutions to the exercises of 20a_inference.ipynb, and to each a mistake that its
 check knows.
 
 A part goes in place of the stub, below its first line where that begins with %%. After
@@ -38,15 +38,20 @@ def largest_batch(model, machine, tokens, limit):
 # %% exercise-2: solution
 
 
-def bytes_of_rank(layers, kv_heads, head, tokens, batch, item, ranks):
-    return 2 * layers * max(1, kv_heads // ranks) * head * tokens * batch * item
+def best_guesses(alpha, cost):
+    def speed(guesses):
+        expected = (1 - alpha ** (guesses + 1)) / (1 - alpha)
+        # In units of a large forward.
+        return expected / (1 + guesses * cost)
+
+    return max(range(100), key=speed)
 
 
-# %% exercise-2: mistake: a rank has at least one head
+# %% exercise-2: mistake: a guess takes time
 
 
-def bytes_of_rank(layers, kv_heads, head, tokens, batch, item, ranks):
-    return 2 * layers * kv_heads * head * tokens * batch * item // ranks
+def best_guesses(alpha, cost):
+    return max(range(100), key=lambda guesses: 1 - alpha ** (guesses + 1))
 
 
 # %% exercise-3: solution
