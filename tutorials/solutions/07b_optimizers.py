@@ -1,4 +1,4 @@
-"""Solutions to the exercises of 07_optimizers.ipynb, and to each a mistake that its
+"""Solutions to the exercises of 07b_optimizers.ipynb, and to each a mistake that its
 check knows.
 
 A part goes in place of the stub, below its first line where that begins with %%. After
@@ -10,37 +10,39 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def gradient_that_fools():
-    g = torch.ones(4, 4)
-    # Nothing else is in the corner's row and column, and the sum of R is 1 + 9.
-    g[0, 1:] = g[1:, 0] = 0
-    return g
+def least_steps(factor, lr):
+    norm, steps = 1.0, 0
+    while norm < factor:  # at most α of the norm in each step, in its own direction
+        norm, steps = norm * (1 + lr), steps + 1
+    return steps
 
 
-# %% exercise-1: mistake: without entering the corner's own row and column
+# %% exercise-1: mistake: each step is a part of a norm that has grown
 
 
-def gradient_that_fools():
-    return torch.eye(4)
+def least_steps(factor, lr):
+    return -int(-(factor - 1) // lr)
 
 
 # %% exercise-2: solution
 
 
-def deal(shapes, ranks):
-    loads, found = [0] * ranks, [0] * len(shapes)
-    # The largest first, each to the rank that has least to do.
-    for index in sorted(range(len(shapes)), key=lambda index: -flops(shapes[index])):
-        found[index] = loads.index(min(loads))
-        loads[found[index]] += flops(shapes[index])
-    return found
+def critical_size(gradient, mean, batch=8):
+    # Of one number per rank.
+    small = all_reduce(gradient.square().sum()).wait() / size
+    large = mean.square().sum()
+    variance = (small - large) / (1 / batch - 1 / (size * batch))
+    return variance / (large - variance / (size * batch))
 
 
-# %% exercise-2: mistake: large ones take longer
+# %% exercise-2: mistake: is this the mean of squares?
 
 
-def deal(shapes, ranks):
-    return [index % ranks for index in range(len(shapes))]
+def critical_size(gradient, mean, batch=8):
+    small = (all_reduce(gradient.norm()).wait() / size) ** 2
+    large = mean.square().sum()
+    variance = (small - large) / (1 / batch - 1 / (size * batch))
+    return variance / (large - variance / (size * batch))
 
 
 # %% exercise-3: solution
