@@ -28,15 +28,21 @@ def fewer(nodes, local, micro_batches):
 # %% exercise-2: solution
 
 
-def tokens(flops, efficiency, ranks, bandwidth):
-    return -int(-flops * efficiency // (ranks * bandwidth))  # rounded up
+def ranks_per_copy(parameters, activations, size):
+    ranks = 1
+    while 16 * parameters / ranks + activations > size:
+        ranks *= 2
+    return ranks
 
 
-# %% exercise-2: mistake: each brings its own shard
+# %% exercise-2: mistake: a GPU would hold more than it has
 
 
-def tokens(flops, efficiency, ranks, bandwidth):
-    return -int(-flops * efficiency // bandwidth)
+def ranks_per_copy(parameters, activations, size):
+    ranks = 1
+    while 16 * parameters / ranks > size:
+        ranks *= 2
+    return ranks
 
 
 # %% exercise-3: solution
