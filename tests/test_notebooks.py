@@ -12,6 +12,7 @@ import sys
 import tokenize
 from functools import cache
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,14 @@ def before(name, stub):
     """The text above an exercise."""
     cells = read(name).cells
     return cells[[cell.id for cell in cells].index(stub.id) - 1].source
+
+
+@all_notebooks
+def test_no_level_of_headings_is_left_out(name, notebook):
+    """What a screen reader, and the page's table of contents, would take for a gap."""
+    text = re.sub(r"(?ms)^```.*?^```", "", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"))
+    levels = [len(marks) for marks in re.findall(r"(?m)^(#+) ", text)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
 @all_notebooks
