@@ -185,12 +185,12 @@ PATHS = (
         "Language models",
         "everything that a transformer's training uses",
         "00 01 02a 02b 03 04a 04b 04c 05a 05b 06 07a 07b 08a 08b 09 10 11a 11b 11c "
-        "12a 12b 12c 13 14 15 16 17a 17b 20a 20b",
+        "12a 12b 12c 13 14 15 16a 16b 17a 17b 20a 20b",
     ),
     (
         "The engineer with eight GPUs",
         "which layout to take, and how long it will run",
-        "02a 03 04a 05a 08a 13 14 15 16 17a",
+        "02a 03 04a 05a 08a 13 14 15 16a 16b 17a",
     ),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
 )

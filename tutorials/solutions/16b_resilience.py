@@ -1,4 +1,4 @@
-"""Solutions to the exercises of 16_resilience.ipynb, and to each a mistake that its
+"""Solutions to the exercises of 16b_resilience.ipynb, and to each a mistake that its
 check knows.
 
 A part goes in place of the stub, below its first line where that begins with %%. After
@@ -10,22 +10,6 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def pair_up(suspects, healthy):
-    # A healthy partner cannot be the cause of a failure. There may be more suspects
-    # than healthy nodes: they wait.
-    return list(zip(suspects, healthy, strict=False))
-
-
-# %% exercise-1: mistake: a node is in two pairs at once
-
-
-def pair_up(suspects, healthy):
-    return [(suspect, healthy[0]) for suspect in suspects]
-
-
-# %% exercise-2: solution
-
-
 def monitoring():
     # The limit must be above 45. With 46, looks every 12 seconds notice after 4 · 12 +
     # 12 seconds less what has passed since the last look; every 13 would already take
@@ -33,11 +17,29 @@ def monitoring():
     return 46, 12
 
 
-# %% exercise-2: mistake: does not exceed a save
+# %% exercise-1: mistake: does not exceed a save
 
 
 def monitoring():
     return 45, 15
+
+
+# %% exercise-2: solution
+
+
+def batch(ranks, per_node, lost):
+    from math import lcm
+
+    return lcm(*(ranks - per_node * nodes for nodes in range(lost + 1)))
+
+
+# %% exercise-2: mistake: 448 micro-batches would do
+
+
+def batch(ranks, per_node, lost):
+    from math import prod
+
+    return prod(ranks - per_node * nodes for nodes in range(lost + 1))
 
 
 # %% exercise-3: solution
