@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -19,6 +19,7 @@ def some_parameters(shapes):
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2)), max_size=12), st.integers(1, 300))
+@example([(2, 0), (2, 0)], 8)  # exactly full
 def test_packing_is_what_costs_predicts(shapes, limit):
     parameters = some_parameters(shapes)
     buckets = pack(parameters, limit / 2**20)
