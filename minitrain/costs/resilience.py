@@ -24,7 +24,7 @@ def exit_code(signal: int) -> int:
 
 
 def seen_after(since_look: int, limit: int, interval: int) -> int:
-    """⌈limit/i⌉ i + i − o: from a rank's last step until a monitor that looks every i calls it late.
+    """⌈limit/i⌉ i + i − o: from the last step of any rank until a monitor that looks every i calls it late.
 
     It last looked o (`since_look`) before that step, less than i and above 0. After `limit` without a step a rank is
     late.

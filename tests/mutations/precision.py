@@ -41,7 +41,7 @@ MUTATIONS = table(
     by_claim("precision.accumulate", "elements that become"),
     ("lessons.precision.accumulate.demo", "naive = x / x.square()", "naive = x / x.float().square()"),
     by_claim("precision.mixed", "length of an SGD step"),
-    ("precision.mixed.MixedPrecision.step", "self.optimizer.step()", "pass"),
+    ("precision.mixed.MixedPrecision.step", "self.optimizer.step()", "self.optimizer.step(), self.optimizer.step()"),
     ("lessons.precision.mixed.demo", "0.5 * CLIP", "CLIP"),
     by_claim("precision.mixed", "length of an SGD"),
     ("precision.mixed.MixedPrecision.step", "(self.masters, clip)", "(self.masters, 2 * clip)"),

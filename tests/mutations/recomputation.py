@@ -94,6 +94,7 @@ MUTATIONS = table(
     ("recomputation.activation_offload.Shelf.fetch", "dtype=each.dtype", "dtype=torch.float16"),
     by_test("tests/test_promises.py::test_what_is_computed_again"),
     ("recomputation.checkpoint.Recomputed.backward", "random.fork_rng(ctx.gpus), torch.enable_grad()", "enable_grad()"),
+    by_test("tests/recomputation/test_checkpoint.py::test_random_state"),
     ("recomputation.full.rng_and_autocast.RandomState.again", "before.restore()", "pass"),
     by_test("tests/recomputation/test_full.py"),
     ("recomputation.full.early_stop.Gaps.keep", "self.filled == len(self.gaps)", "self.filled > len(self.gaps)"),

@@ -31,7 +31,7 @@ def hang(limit: int, interval: int, since_look: int, step: int = 10) -> Figure:
         arrow(axes, (start, -0.45), (end, -0.45), "<->")
         axes.text((start + end) / 2, -0.6, text, ha="center", va="top", fontsize=8)
     axes.text(alarm + 1, 0, "late!", color=RED, va="center")
-    axes.set(ylim=(-1, 1.7), xlim=(looks[0] - 1, alarm + 7), xlabel="seconds after the rank's last beat")
+    axes.set(ylim=(-1, 1.7), xlim=(looks[0] - 1, alarm + 7), xlabel="seconds after the last beat of any rank")
     axes.set_yticks([1, 0], ["rank 2's steps", "the monitor's looks"])
     return figure
 
