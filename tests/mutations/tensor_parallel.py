@@ -99,8 +99,6 @@ MUTATIONS = table(
         "tensor_parallel.gpt", "loss, gradients, and weights after 5 steps of SGD: distance from one device's, float64"
     ),
     ("tensor_parallel.full.parallelize.parallelize", "place_dropout(gpt, comm.rank)", "place_dropout(gpt)"),
-    by_claim("tensor_parallel.gpt", "small form: distance of loss and gradients"),
-    ("tensor_parallel.gpt.parallelize", "gpt.head.weight = gpt.embedding.tokens.weight", "pass"),
     by_claim("tensor_parallel.gpt", "all-reduces: two per layer"),
     ("costs.tensor_parallel.all_reduces", "2 * layers, 2 * layers", "2 * layers, layers"),
     by_claim("tensor_parallel.gpt", "all-reduces: two per layer, one"),

@@ -54,8 +54,17 @@ def by_hand(theta: Tensor, gradients: list[Tensor], lr: float, block: int) -> li
         found.append(theta.clone())
         for name, signed in (("exp_avg", True), ("exp_avg_sq", False)):
             state = adam.state[theta][name]
-            state.copy_(rounded(state, adam8bit.table(signed).to(theta.device), block))
+            state.copy_(nearest(state, adam8bit.table(signed).to(theta.device), block))
     return found
+
+
+def nearest(x: Tensor, table: Tensor, block: int) -> Tensor:
+    """The table's nearest value to each number, in units of the largest magnitude of its block."""
+    found = []
+    for part in x.flatten().split(block):
+        largest = part.abs().max().float()
+        found.append(table[(part[:, None] / largest - table).abs().argmin(1)] * largest)
+    return torch.cat(found).view_as(x).to(x.dtype)
 
 
 def rounded(x: Tensor, table: Tensor, block: int) -> Tensor:
