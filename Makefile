@@ -75,7 +75,7 @@ pytest: $(READY)
 durations: $(READY)  ## the slowest files, tests and fixtures of the last run of the tests
 	@$(BIN)/python -m tests.durations
 
-mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a thousand mistakes in the code, one at a time, and see which claim or test finds each (1 hour)
+mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a thousand mistakes in the code, one at a time, and see which claim or test finds each (hours)
 	@$(BIN)/python -m tests.mutations
 
 oldest:  ## tests, tour and notebooks with the oldest torch that pyproject.toml promises, in an environment of its own
