@@ -10,23 +10,6 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
-def least_steps(factor, lr):
-    norm, steps = 1.0, 0
-    while norm < factor:  # at most α of the norm in each step, in its own direction
-        norm, steps = norm * (1 + lr), steps + 1
-    return steps
-
-
-# %% exercise-1: mistake: each step is a part of a norm that has grown
-
-
-def least_steps(factor, lr):
-    return -int(-(factor - 1) // lr)
-
-
-# %% exercise-2: solution
-
-
 def critical_size(gradient, mean, batch=8):
     # Of one number per rank.
     small = all_reduce(gradient.square().sum()).wait() / size
@@ -35,7 +18,7 @@ def critical_size(gradient, mean, batch=8):
     return variance / (large - variance / (size * batch))
 
 
-# %% exercise-2: mistake: is this the mean of squares?
+# %% exercise-1: mistake: is this the mean of squares?
 
 
 def critical_size(gradient, mean, batch=8):
@@ -43,6 +26,23 @@ def critical_size(gradient, mean, batch=8):
     large = mean.square().sum()
     variance = (small - large) / (1 / batch - 1 / (size * batch))
     return variance / (large - variance / (size * batch))
+
+
+# %% exercise-2: solution
+
+
+def least_steps(factor, lr):
+    norm, steps = 1.0, 0
+    while norm < factor:  # at most α of the norm in each step, in its own direction
+        norm, steps = norm * (1 + lr), steps + 1
+    return steps
+
+
+# %% exercise-2: mistake: each step is a part of a norm that has grown
+
+
+def least_steps(factor, lr):
+    return -int(-(factor - 1) // lr)
 
 
 # %% exercise-3: solution
