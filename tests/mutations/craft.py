@@ -7,7 +7,7 @@ MUTATIONS = table(
     ("craft.schedules.warm_up", "(warmup + 1)", "max(1, warmup)"),
     by_claim("craft.schedules", "steps that runs of 200 and 400 steps have in common, warm-up"),
     ("craft.schedules.warmup_stable_decay", "steps - decay, steps", "steps - 2 * decay, steps"),
-    by_claim("craft.schedules", "noise that stays", "the same after"),
+    by_claim("craft.schedules", "noise that stays"),
     ("craft.schedules.warm_up", "min(1.0, (step + 1) / (warmup + 1))", "(step + 1) / (warmup + 1)"),
     by_claim("craft.schedules", "largest difference of a rate"),
     ("craft.schedules.cosine", "done(step, warmup, steps)", "done(step, 0, steps)"),

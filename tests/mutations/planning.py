@@ -10,7 +10,7 @@ MUTATIONS = table(
     by_claim("planning.partition", "slowest stages of 84 chains"),
     ("planning.partition.partition", "max(best[s][0], messages[s - 1],", "max(messages[s - 1],"),
     ("planning.partition.partition", "min(ways)", "max(ways)"),
-    ("planning.partition.partition", "range(2, p + 1)", "range(2, p)"),
+    ("planning.partition.partition", "range(stages - 1, j)", "range(stages - 1, stages)"),
     ("costs.planning.best_cut", "return min(found)", "return max(found)"),
     ("costs.planning.compositions", "range(1, total)", "range(1, total - 1)"),
     by_test("tests/planning/test_partition.py::test_with_messages"),
