@@ -23,6 +23,7 @@ import claims_page
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _PLACES = re.compile(r'\b(?:d|x|y|width|height|transform)="[^"]*"')
+_GROUND = re.compile(r'(<g id="(?:figure|axes)_\d+">\s*<g id="patch_\d+">\s*<path d="[^"]*" )style="fill: #ffffff"')
 _PICTURES = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _WHOLE_FILE = re.compile(r"^# (?P<file>minitrain/\S+\.py), without its head", re.MULTILINE)
@@ -146,9 +147,12 @@ def _block(kind: str, text: str) -> str:
 
 
 def transparent(svg: str) -> str:
-    """A drawing without its white ground, so that the page's own is seen, light or dark; to hundredths of a point."""
+    """A drawing without its white ground, so that the page's own is seen, light or dark; to hundredths of a point.
+
+    The white paper behind words on a dark or striped ground stays.
+    """
     svg = _PLACES.sub(lambda places: re.sub(r"(\.\d\d)\d+", r"\1", places[0]), svg)
-    return svg.replace('style="fill: #ffffff"', 'style="fill: none"')
+    return _GROUND.sub(r'\1style="fill: none"', svg)
 
 
 def _size(picture: bytes) -> str:

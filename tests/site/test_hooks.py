@@ -46,6 +46,12 @@ def test_outputs_are_told_apart():
     assert page.problems == []
 
 
+def test_a_picture_loses_its_ground_and_keeps_the_paper_of_words():
+    path = '<g id="{}"><g id="patch_1"><path d="M 0 0" style="fill: #ffffff"/></g></g>'
+    ground, axes, words = (path.format(name) for name in ("figure_1", "axes_1", "text_1"))
+    assert notebooks.transparent(ground + axes + words) == (ground + axes).replace("#ffffff", "none") + words
+
+
 @pytest.mark.parametrize(
     ("output", "metadata"),
     [
