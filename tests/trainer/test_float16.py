@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,8 +51,9 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", first(LAYOUTS.values(), 2), ids=LAYOUTS)
 def test_losses_are_nearly_those_of_float32(ranks, layout):
-    exact = ranks(1).run(trained, Layout(), Steps(batch=4, warmup=0))[0][0]
-    for found, _ in ranks(2).run(trained, layout, Steps(batch=4, warmup=0, dtype="float16")):
+    steps = Steps(batch=4, warmup=0, optimizer="sgd", lr=0.1)  # whose step grows with the gradient, unlike Adam's
+    exact = ranks(1).run(trained, Layout(), steps)[0][0]
+    for found, _ in ranks(2).run(trained, layout, replace(steps, dtype="float16")):
         for one, other in zip(exact, found, strict=True):
             assert other.loss == pytest.approx(one.loss, rel=2e-3)
             assert other.norm == pytest.approx(one.norm, rel=2e-2)
