@@ -22,7 +22,6 @@ from typing import Any
 import claims_page
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
-_PLACES = re.compile(r'\b(?:d|x|y|width|height|transform)="[^"]*"')
 _GROUND = re.compile(r'(<g id="(?:figure|axes)_\d+">\s*<g id="patch_\d+">\s*<path d="[^"]*" )style="fill: #ffffff"')
 _PICTURES = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
@@ -147,11 +146,10 @@ def _block(kind: str, text: str) -> str:
 
 
 def transparent(svg: str) -> str:
-    """A drawing without its white ground, so that the page's own is seen, light or dark; to hundredths of a point.
+    """A drawing without its white ground, so that the page's own is seen, light or dark.
 
     The white paper behind words on a dark or striped ground stays.
     """
-    svg = _PLACES.sub(lambda places: re.sub(r"(\.\d\d)\d+", r"\1", places[0]), svg)
     return _GROUND.sub(r'\1style="fill: none"', svg)
 
 

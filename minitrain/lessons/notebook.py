@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ def table(by_rank: Sequence[Sequence[Claim]]) -> Table:
     return Table(by_rank)
 
 
+# Places within a drawing, which are kept to hundredths of a point.
+_PLACES = re.compile(r'\b(?:d|x|y|width|height|transform)="[^"]*"')
+
+
 class Picture:
     """A drawn figure with its alt text, as SVG: the same figure gives the same text."""
 
@@ -58,9 +63,10 @@ class Picture:
         self.alt = " ".join(alt.split())
         buffer = io.StringIO()
         # Text stays text, and names within the file depend on what is drawn alone.
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "minitrain"}):
-            figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-        self._svg = " ".join(buffer.getvalue().split())  # in one line, as one picture is one thing in a notebook's file
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "minitrain", "font.sans-serif": ["DejaVu Sans"]}):
+            figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        line = " ".join(buffer.getvalue().split())  # as one picture is one thing in a notebook's file
+        self._svg = _PLACES.sub(lambda places: re.sub(r"(\.\d\d)\d+", r"\1", places[0]), line)
 
     def _repr_svg_(self) -> tuple[str, dict[str, Any]]:
         return self._svg, {"alt": self.alt}
