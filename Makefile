@@ -35,11 +35,11 @@ gpu: $(STAMPS)/package  ## the first hour on GPUs: whether all of this works the
 
 READY := $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
 
-test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (12 to 20 minutes); CHAPTER=zero: one chapter's (1 minute), DEVICE=second: on GPUs made up
+test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (7 to 20 minutes); CHAPTER=zero: one chapter's (1 minute), DEVICE=second: on GPUs made up
 	@$(MAKE) --no-print-directory lint pytest
 	@echo "all of it holds; \`make everything\` runs the rest: other numbers of ranks, all demos and notebooks, the browser"
 
-everything: $(READY)  ## all that must hold: what the tests leave out, every demo and notebook, the tour (30 to 70 minutes)
+everything: $(READY)  ## all that must hold: what the tests leave out, every demo and notebook, the tour (20 to 60 minutes)
 	@rm -f .pytest_cache/parts.json
 	@for part in lint pytest; do \
 	  start=$$(date +%s); \
