@@ -1,39 +1,13 @@
-"""Pictures of resilience: a hang as a monitor sees it, and tests in pairs as a graph."""
+"""A picture of resilience: tests in pairs as a graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 
-from minitrain.comm.pictures import TIME
-from minitrain.costs import resilience as costs
-from minitrain.lessons.pictures.panels import Figure, arrow, bar, panels, write
+from minitrain.lessons.pictures.panels import Figure, panels, write
 
-RED, GREEN, GRAY = "#D55E00", "#009E73", "#777777"
-
-
-def hang(limit: int, interval: int, since_look: int, step: int = 10) -> Figure:
-    """The steps of a rank that gets stuck, and the monitor's looks until it calls the rank late; in seconds."""
-    alarm = costs.seen_after(since_look, limit, interval)
-    looks = range(-since_look - interval, alarm + 1, interval)
-    figure, (axes,) = panels(9, 2.6)
-    for end in range(0, looks[0], -step):
-        bar(axes, 1, end - step, step, TIME["compute"], height=0.4)
-        axes.plot(end, 1.3, "v", color="black")
-    bar(axes, 1, 0, alarm, ("white", "///"), height=0.4, edgecolor=GRAY)
-    axes.text(alarm / 2, 1.35, "stuck: no beat", ha="center")
-    axes.text(0, 1.42, "last beat", ha="center")
-    for look in looks:
-        axes.plot([look, look], [-0.25, 0.25], color=RED if look == alarm else "black", linewidth=2)
-    seen = interval - since_look
-    parts = {f"o = {since_look}": (-since_look, 0), f"i − o = {seen}": (0, seen)}
-    for text, (start, end) in (parts | {f"limit, by looks: {alarm - seen}": (seen, alarm)}).items():
-        arrow(axes, (start, -0.45), (end, -0.45), "<->")
-        axes.text((start + end) / 2, -0.6, text, ha="center", va="top", fontsize=8)
-    axes.text(alarm + 1, 0, "late!", color=RED, va="center")
-    axes.set(ylim=(-1, 1.7), xlim=(looks[0] - 1, alarm + 7), xlabel="seconds after the last beat of any rank")
-    axes.set_yticks([1, 0], ["rank 2's steps", "the monitor's looks"])
-    return figure
+RED, GREEN = "#D55E00", "#009E73"
 
 
 def pairs(rounds: dict[str, Sequence[tuple[int, int]]], faulty: Collection[int], accused: Collection[int]) -> Figure:
