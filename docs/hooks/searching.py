@@ -25,7 +25,7 @@ WORDS = {
     "tutorials/data_parallel_b": "DiLoCo local-SGD",
     "tutorials/roofline": "MFU FLOPs utilization arithmetic-intensity",
     "tutorials/zero_a": "ZeRO-1 ZeRO-2 ZeRO-3 FSDP FSDP2 sharded optimizer-states",
-    "tutorials/zero_b": "HSDP hybrid-sharding",
+    "tutorials/zero_b": "HSDP hybrid-sharding ZeRO++ hpZ",
     "tutorials/zero_c": "offload offloading ZeRO-Offload ZeRO-Infinity CPU-offload",
     "tutorials/recomputation_a": "activation-checkpointing gradient-checkpointing rematerialization flash-attention",
     "tutorials/precision": "mixed-precision bfloat16 bf16 float16 fp16 fp8 loss-scaling",
