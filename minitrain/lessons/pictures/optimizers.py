@@ -1,8 +1,7 @@
-"""The pictures of the chapter of optimizers: bytes of states, losses with larger batches, matrices and their steps."""
+"""The pictures of the chapter of optimizers: bytes of states, matrices and their steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.comm.pictures import BYTES
@@ -22,35 +21,6 @@ def states(measured: dict[str, float]) -> Figure:
     axes.bar_label(bars, [f"{each:.2f}" for each in measured.values()], padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 9), xlabel="bytes of optimizer states per parameter of a small GPT, measured")
-    return figure
-
-
-def sweep(by_rank: Sequence[dict[tuple[str, str, int, int], float]]) -> Figure:
-    """Losses on held-out text over the size of the batch, mean and seeds; a line per rule, a panel per optimizer."""
-    from minitrain.lessons.optimizers.experiments import BATCHES, RULES, SCALED, SEEDS
-
-    top = 5.0  # little better than nothing learned, ln 256 = 5.5
-    losses = {training: loss for each in by_rank for training, loss in each.items()}
-    figure, both = panels(7, 2.8, 2, sharey=True)
-    for axes, (optimizer, (_, best)) in zip(both, SCALED.items(), strict=True):
-        for rule, marker, color in zip(RULES, "so", ("#999999", "#000000"), strict=True):
-            of_batch = [
-                [losses[optimizer, rule if batch > BATCHES[0] else "", batch, seed] for seed in SEEDS]
-                for batch in BATCHES
-            ]
-            means = [sum(each) / len(SEEDS) for each in of_batch]
-            axes.plot(BATCHES, means, color=color, label=rule)
-            for batch, mean, each in zip(BATCHES, means, of_batch, strict=True):
-                axes.plot([batch] * len(SEEDS), each, marker, color=color, markersize=4)
-                if min(each) > top:
-                    axes.annotate(f"{mean:.1f} ↑", (batch, top), color=color, ha="center", va="top")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-        axes.set_title(f"{optimizer}, rate {best} at batch {BATCHES[0]}", fontsize=10)
-        axes.set_xlabel("sequences in a batch")
-    both[0].set_ylim(2.4, top)
-    both[0].set_ylabel("loss on held-out text")
-    both[0].legend(frameon=False)
     return figure
 
 
