@@ -2,8 +2,8 @@
 
 **Cost.** Within a node `minitrain.costs.zero.step_traffic`, across nodes one all-reduce of each line's shard per step:
 `minitrain.costs.hybrid_sharding.step_traffic`. Nothing more is held than in stage 3 over the ranks of a node.
-Also called `HYBRID_SHARD` (FSDP), `fully_shard` with a 2-D mesh (FSDP2), `zero_hpz_partition_size` and MiCS
-(DeepSpeed).
+Also called `HYBRID_SHARD` (FSDP), `fully_shard` with a 2-D mesh (FSDP2) and MiCS; DeepSpeed's `zero_hpz_partition_size`
+is a relative, which keeps only a second copy of the parameters within a node.
 """
 
 from __future__ import annotations
