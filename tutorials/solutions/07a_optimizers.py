@@ -10,6 +10,30 @@ the word mistake stands what the check says about it.
 # %% exercise-1: solution
 
 
+def adamw(theta, g, m, v, t, lr=0.1, beta_1=0.9, beta_2=0.999, eps=1e-8, decay=0.1):
+    m.mul_(beta_1).add_((1 - beta_1) * g)
+    v.mul_(beta_2).add_((1 - beta_2) * g**2)
+    # The factors of t gradients add up to 1 - beta**t, not to 1.
+    m_hat = m / (1 - beta_1**t)
+    v_hat = v / (1 - beta_2**t)
+    theta.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + eps))
+
+
+# %% exercise-1: mistake: what does decay multiply?
+
+
+def adamw(theta, g, m, v, t, lr=0.1, beta_1=0.9, beta_2=0.999, eps=1e-8, decay=0.1):
+    g = g + decay * theta
+    m.mul_(beta_1).add_((1 - beta_1) * g)
+    v.mul_(beta_2).add_((1 - beta_2) * g**2)
+    m_hat = m / (1 - beta_1**t)
+    v_hat = v / (1 - beta_2**t)
+    theta.sub_(lr * m_hat / (v_hat.sqrt() + eps))
+
+
+# %% exercise-2: solution
+
+
 def gradient_that_fools():
     g = torch.ones(4, 4)
     # Nothing else is in the corner's row and column, and the sum of R is 1 + 9.
@@ -17,30 +41,11 @@ def gradient_that_fools():
     return g
 
 
-# %% exercise-1: mistake: without entering the corner's own row and column
+# %% exercise-2: mistake: without entering the corner's own row and column
 
 
 def gradient_that_fools():
     return torch.eye(4)
-
-
-# %% exercise-2: solution
-
-
-def deal(shapes, ranks):
-    loads, found = [0] * ranks, [0] * len(shapes)
-    # The largest first, each to the rank that has least to do.
-    for index in sorted(range(len(shapes)), key=lambda index: -flops(shapes[index])):
-        found[index] = loads.index(min(loads))
-        loads[found[index]] += flops(shapes[index])
-    return found
-
-
-# %% exercise-2: mistake: large ones take longer
-
-
-def deal(shapes, ranks):
-    return [index % ranks for index in range(len(shapes))]
 
 
 # %% exercise-3: solution
