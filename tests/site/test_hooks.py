@@ -295,10 +295,9 @@ def test_what_needs_the_repositorys_address():
     host = "https://github.com/someone/minitrain/blob/main"
     assert "".join(alone[0]["source"]) == f"[a]({host}/docs/b.md#c) [d]({host}/tutorials/01_e.ipynb) [f](https://g.org)"
     assert alone[1] == cells[1]
-    picture = {"data": {"image/svg+xml": "<svg/>", "text/plain": "[picture: a ring]"}}
-    at_home = [cells[0], code_cell("[a](b)", picture)]
-    alone = json.loads(repository.standalone("", "x", json.dumps({"cells": at_home})))["cells"]
-    assert alone[0] == cells[0] and alone[1]["outputs"] == [{"data": {"text/plain": "[picture: a ring]"}}]
+    shown = code_cell("[a](b)", {"data": {"image/svg+xml": "<svg/>", "text/plain": "[picture: a ring]"}})
+    alone = json.loads(repository.standalone("", "x", json.dumps({"cells": [cells[0], shown]})))["cells"]
+    assert alone[0] == cells[0] and list(alone[1]["outputs"][0]["data"]) == ["text/plain"]
     assert repository.edit("", "x") is None and repository.clone(None) == ""
     assert repository.started("", "x") == repository.started("https://example.org/a/b", "x") == []
 
