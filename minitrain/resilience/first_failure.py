@@ -77,7 +77,7 @@ def first(reports: Sequence[Report], ranks: int) -> str:
     silent = sorted(set(range(ranks)) - {report.rank for report in reports})
     if silent and reports:
         step = min(report.step for report in reports)
-        return f"rank {', '.join(map(str, silent))} left no traceback: killed, in step {step} or just after"
+        return f"rank {', '.join(map(str, silent))} left no traceback: killed, in step {step} or just before"
     return "cannot decide: each traceback is a consequence" if reports else "no rank failed"
 
 

@@ -17,7 +17,7 @@ def test_within_a_step_the_clock_decides():
 
 def test_killed_ranks_write_nothing():
     reports = [report(0, 7, 2.0, CONSEQUENCES[0]), report(3, 6, 2.0, CONSEQUENCES[1])]
-    assert first(reports, 4) == "rank 1, 2 left no traceback: killed, in step 6 or just after"
+    assert first(reports, 4) == "rank 1, 2 left no traceback: killed, in step 6 or just before"
     assert first(reports, 4) == first(reports[::-1], 4)
 
 

@@ -33,7 +33,7 @@ def demo(world: World) -> list[Claim]:
     rows = Rows("derived")
     with world.timed("a small training that fails"):
         killed = on_rank_0(world, lambda: real((1, 6, "kill")))
-    silent = killed == "rank 1 left no traceback: killed, in step 6 or just after"
+    silent = killed == "rank 1 left no traceback: killed, in step 6 or just before"
     rows.add("real ranks: kills whose rank and step are named, without a traceback", "1", 1, silent, "1")
     by_message = by_clock = 0
     for culprit in range(PROCESSES):
