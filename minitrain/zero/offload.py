@@ -34,7 +34,7 @@ class ZeroOffload(Zero2):
         self.optimizer = optimizer_class(self.shards, **options)
 
     def keep(self, number: int, mean: Tensor) -> None:
-        # Device to host, while backward goes on; it is added to what the host has.
+        # Device to host; backward waits for the copy. It is added to what the host has.
         super().keep(number, mean.to("cpu", copy=True))
 
     def step(self) -> None:
