@@ -302,7 +302,7 @@ def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...
 def contiguous(what: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor with gaps, of which gloo would send the wrong elements, or with other values than its memory."""
     if flaw := _flaw(tensor):
+        remedy = "receive into a new tensor, and copy_ from it" if what == "receive" else f"send {REMEDIES[flaw]}"
         raise ValueError(
-            f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; "
-            f"send {REMEDIES[flaw]}"
+            f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; {remedy}"
         )

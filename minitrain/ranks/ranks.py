@@ -178,7 +178,7 @@ class Ranks:
         Args:
             code: Python source.
             ranks: Those that run it; None for all.
-            name: File name of the code in tracebacks; it should not repeat. None counts: "<cell 1>", "<cell 2>", ...
+            name: File name of the code in tracebacks; it should not repeat. None counts: "<cell 1 of execute>" ...
             timeout: In place of the ranks' own limit, for this call.
             play: A folder, into which each rank records what it does, for the player.
 
@@ -192,7 +192,7 @@ class Ranks:
         if unknown or not chosen:
             raise ValueError(f"ranks={unknown} do not exist; use some of the ranks 0 to {self.size - 1}")
         self._cells += 1
-        name = name or f"{places.CELL} {self._cells}>"
+        name = name or f"{places.CELL} {self._cells} of execute>"  # not the number of a notebook's cell
         places.remember_source(name, code)
         self._ask("cell", (name, code, play), Call(chosen, Grouped(self.size), timeout or self.timeout))
 

@@ -39,7 +39,7 @@ def stage2_bytes(buffers, ranks):
     return total
 
 
-# %% exercise-2: mistake: Is each buffer padded before it is
+# %% exercise-2: mistake: is each buffer padded first
 
 
 def stage2_bytes(buffers, ranks):

@@ -54,7 +54,7 @@ def mean_shard(gradient):
     return shard / size
 
 
-# %% exercise-3: mistake: a reduce-scatter adds two ranks
+# %% exercise-3: mistake: a reduce-scatter within a node adds two ranks
 
 
 def mean_shard(gradient):

@@ -31,7 +31,7 @@ class Restored(torch.autograd.Function):
         return None, beginning.grad
 
 
-# %% exercise-1: mistake: put the state back after the second call
+# %% exercise-1: mistake: put back the state from just before it
 
 
 class Restored(torch.autograd.Function):
@@ -66,7 +66,7 @@ def forward(mlp, x):
     )
 
 
-# %% exercise-2: mistake: one product too many
+# %% exercise-2: mistake: operations again
 
 
 def forward(mlp, x):
@@ -84,7 +84,7 @@ def blocks_to_recompute():
     return [0, 1, 2, 3]
 
 
-# %% exercise-3: mistake: the last blocks are computed again while all others still hold
+# %% exercise-3: mistake: the last block is computed again while the blocks that are
 # what they keep
 
 

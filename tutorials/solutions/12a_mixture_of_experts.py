@@ -48,7 +48,7 @@ def slots_for(tokens, experts, most):
         slots += 1
 
 
-# %% exercise-2: mistake: how many tokens are dropped is another sum
+# %% exercise-2: mistake: Is each chance weighted with x - C
 
 
 def slots_for(tokens, experts, most):
