@@ -67,7 +67,7 @@ class MyLARS:
             w.sub_(v)
 
 
-# %% exercise-3: mistake: are these sums of squares, and not of norms?
+# %% exercise-3: mistake: is each norm the root of squares summed over all ranks?
 
 
 class MyLARS:

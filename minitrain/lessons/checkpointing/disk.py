@@ -106,7 +106,7 @@ class Disk:
                     path.write_bytes(b"")
         if how == FAILURES[2]:
             for kind, path, more in reversed(self.lists):
-                if kind == "rename":
+                if kind == "rename" and path.exists():  # what was removed meanwhile stays so
                     os.rename(path, more)  # type: ignore[arg-type]
                 elif path.is_dir():
                     shutil.rmtree(path)
