@@ -176,7 +176,7 @@ def test_the_site_is_small(site: Path) -> None:
     for page in (site / "claims").glob("*/index.html"):
         assert len(gzip.compress(page.read_bytes())) <= 40_000, page
     index = (site / "search" / "search_index.json").read_bytes()
-    assert len(gzip.compress(index)) <= 510_000
+    assert len(gzip.compress(index)) <= 520_000
     places = {document["location"] for document in json.loads(index)["docs"]}
     assert not any(place.startswith(("tutorials/solutions/", "source/", "claims/zero")) for place in places)
 

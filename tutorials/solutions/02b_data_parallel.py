@@ -15,7 +15,7 @@ def settles(a, c, lr, every):
     return sum(m * each for m, each in zip(moved, c, strict=True)) / sum(moved)
 
 
-# %% exercise-1: mistake: right for a learning rate of 1
+# %% exercise-1: mistake: for H = 2, a rate of 0.1; the ranks settle at
 
 
 def settles(a, c, lr, every):

@@ -46,7 +46,7 @@ def total(x):
     return x[0]
 
 
-# %% exercise-2: mistake: somewhere a sum is 256 times its next term
+# %% exercise-2: mistake: is a sum much larger than its next term
 
 
 def total(x):
@@ -89,7 +89,7 @@ class MyLossScale:
             self.scale, self.clean = 2 * self.scale, 0
 
 
-# %% exercise-3: mistake: a rank went on though another had an overflow
+# %% exercise-3: mistake: a rank went on though it or another had infinity
 
 
 class MyLossScale:
