@@ -8,7 +8,7 @@ serves calls:
 - `value`: evaluate an expression in that namespace.
 
 Everything it sends goes through one pipe, as a pickled tuple: `("print", stream, text, place)` as soon as something is
-printed, `("busy",)` or `("idle",)` four times a second, depending on whether the processor is used, and
+printed, `("busy",)` or `("idle",)` four times a second, depending on whether the processor is used or wanted, and
 `("answer", value, failure)` at the end.
 """
 
@@ -37,6 +37,7 @@ from minitrain.ranks.sending import to_parent
 
 BEAT = 0.25  # seconds between two looks at the processor time
 BUSY = 0.05  # share of a core above which a rank counts as working; waiting for a message takes less than 0.01
+SCHEDULED = "/proc/self/schedstat"  # of Linux: nanoseconds on a core, then in the queue for one
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,14 @@ def printing_place() -> tuple[str, int] | None:
     return (frame.f_code.co_filename, frame.f_lineno) if frame else None
 
 
+def working_time() -> float:
+    """Seconds in which this process used a core, or waited for its turn on one, as on a busy machine."""
+    queued = 0
+    with contextlib.suppress(OSError), open(SCHEDULED) as file:
+        queued = int(file.read().split()[1])
+    return time.process_time() + 1e-9 * queued
+
+
 class Worker:
     """One rank's loop: receive a call, run it, answer."""
 
@@ -139,11 +148,11 @@ class Worker:
     def watch(self) -> None:
         """Tell the parent during a call whether this rank uses the processor; end with the forkserver."""
         forkserver = os.getppid()
-        clock, used = time.monotonic(), time.process_time()
+        clock, used = time.monotonic(), working_time()
         while os.getppid() == forkserver:
             time.sleep(BEAT)
             before, clock = clock, time.monotonic()
-            already, used = used, time.process_time()
+            already, used = used, working_time()
             with self.lock:  # not after the answer
                 if self.working:
                     self.send("busy" if used - already > BUSY * (clock - before) else "idle")

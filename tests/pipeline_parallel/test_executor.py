@@ -18,25 +18,9 @@ from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_vi
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.nccl_order import in_common_order
-from minitrain.pipeline_parallel.schedules import (
-    SCHEDULES,
-    gpipe,
-    naive,
-    one_f_one_b,
-    pipedream,
-    zero_bubble_h1,
-)
+from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, naive, one_f_one_b, pipedream, zero_bubble_h1
 from minitrain.ranks.failures import RanksError
-from tests.pipeline_parallel.models import (
-    Mixed,
-    accumulate,
-    chain,
-    gpt,
-    mixed_inputs,
-    mixed_loss,
-    stages_of,
-    tokens,
-)
+from tests.pipeline_parallel.models import Mixed, accumulate, chain, gpt, mixed_inputs, mixed_loss, stages_of, tokens
 
 
 def schedules(ranks):

@@ -24,6 +24,7 @@ from minitrain.ranks import Ranks
 from minitrain.ranks.failures import Failure, report
 from minitrain.ranks.processes import Processes
 from minitrain.ranks.ranks import RanksError, RanksStopped
+from minitrain.ranks.worker import SCHEDULED, working_time
 from tests.processes import alive, becomes
 
 
@@ -194,6 +195,21 @@ def test_the_limit_spares_ranks_that_are_started(monkeypatch: pytest.MonkeyPatch
             "minitrain.ranks.ranks.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0])
         )
         assert one.run(work, 0.0) == ["done"]
+
+
+def starve(world: World) -> float:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core for both
+    os.nice(0 if world.rank else 19)
+    start, before = time.monotonic(), working_time()
+    while time.monotonic() < start + 1.0:
+        pass
+    return (working_time() - before) / (time.monotonic() - start)
+
+
+@pytest.mark.skipif(not Path(SCHEDULED).exists(), reason="only Linux says how long a thread waits for a core")
+def test_a_rank_that_waits_for_its_turn_is_not_idle() -> None:
+    with Ranks(2, device="cpu") as rivals:
+        assert min(rivals.run(starve)) > 0.8
 
 
 def test_stop_names_the_lines(three: Ranks) -> None:
