@@ -122,7 +122,7 @@ def attempt(ranks: Ranks, code: str) -> str | None:
         if restarted and "NameError" in text:
             return "not yet: the ranks were restarted and have lost your function; run its cell again, then this one"
         again = "; the ranks were restarted: run the cell of your function again" * restarted
-        if "Deadlock: " in text:
+        if "Deadlock: " in text or "No rank made progress" in text:
             return f"not yet: ranks wait for each other forever; do all of them make the same calls?{again}"
         cause = [line.strip() for line in text.splitlines() if "Error: " in line or "died" in line]
         return f"not yet: {(cause or text.splitlines())[0]}{again}"
