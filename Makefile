@@ -113,7 +113,7 @@ plays: $(STAMPS)/package  ## record the player's scenes again, into docs/plays
 wild: $(STAMPS)/notebooks  ## list the names in other projects that the notebooks mention, by project, to check them
 	@$(BIN)/python -m tests.wild
 
-clean:  ## remove what was built and downloaded
+clean:  ## remove what was built and downloaded, and runs/ with all trainings
 	rm -rf $(VENV) $(VENV)-oldest site course runs
 
 # ---------------------------------------------------------------------------------------------------------------------

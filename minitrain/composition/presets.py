@@ -71,7 +71,8 @@ class Model:
         hidden: Width of the residual stream.
         heads: Attention heads.
         positions: Tokens in a sequence.
-        vocabulary: Different tokens; None: those of prepared data, otherwise the preset's. Bytes are 256.
+        vocabulary: Different tokens; None: those of prepared data, otherwise the preset's, but of lines of JSON at
+            least 257. Bytes are 256.
         dropout: Probability of dropping an element. Above 0, attention is written out, since a fused kernel would drop
             other weights in every layout; that takes more memory.
         tied: The head uses the weight of the token embedding; --tied False gives it one of its own.

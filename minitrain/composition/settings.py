@@ -26,8 +26,8 @@ class Run:
         name: The run's folder is runs/<name>; a plain name, without slashes.
         runs: The folder of all runs.
         evaluate_every: Steps between two looks at the held-out text; 0: only at the end.
-        sample: Bytes of text to generate at the end.
-        save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
+        sample: Tokens of text to generate at the end.
+        save_every: Steps between two checkpoints; 0: only at the end, and when a signal asks for one.
         keep: How many checkpoints to keep.
         async_save: Write checkpoints while the training goes on; takes a copy of the rank's state in host memory.
         flash_every: Steps between two checkpoints in shared memory, from which --resume goes on after processes have

@@ -54,7 +54,7 @@ class Options:
         field: Of a line of JSON, which has the text.
         validation: Part of the documents that is held out.
         processes: How many to work with; 0: one for each core.
-        overwrite: Remove what the folder holds.
+        overwrite: Remove what an earlier call has left in the folder.
         check: Read a prepared folder, given as the path, and name its damaged shards; write nothing.
         drop_damaged: Take the damaged shards of a prepared folder, given as the path, out of its manifest.
     """

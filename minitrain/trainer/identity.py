@@ -5,8 +5,9 @@ learning rate and its schedule, weight decay, clipping, dropout, and what is wri
 optimizer, dtype, seed, batch or text make another training. So do ordered sums, which promise the same bits, with other
 micro-batches, or if they are turned on or off. Also called config validation.
 
-Longer sequences and another base of rotary positions make another training, too: a sample's number means other text
-then. The late stage of a pretraining, which has both, is a run of its own, which begins with the weights of the first.
+Longer sequences, with which a sample's number means other text, make another training, too, and so does another base of
+rotary positions. The late stage of a pretraining, which has both, is a run of its own, which begins with the weights of
+the first.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Metrics:
     """The files of a run; make one on rank 0.
 
     A line of `metrics.jsonl` has the step (from 1), the loss and the held-out text's ("validation", where it was looked
-    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second; in
+    at) in nats per token, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second; in
     float16 also the loss scale, and whether the step was skipped; of a mixture the loss of each source; the answers of
     probes. The first line, and the first after each resume, has the settings.
 
@@ -170,14 +170,14 @@ def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
 
 
 def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
-    """The loss over the steps, that on the held-out text, and `mark`, what no table of byte pairs gets below."""
-    figure, axes = empty(title, "steps", "loss, nats per byte")
+    """The loss over the steps, that on the held-out text, and `mark`, what no table of token pairs gets below."""
+    figure, axes = empty(title, "steps", "loss, nats per token")
     steps = [line for line in lines if "loss" in line]
     held_out = [line for line in steps if "validation" in line]
     axes.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#56B4E9", label="training")
     points = [line["step"] for line in held_out], [line["validation"] for line in held_out]
     axes.plot(*points, "o--", color="#D55E00", label="held out")
-    axes.axhline(mark, color="#999999", linestyle=":", label="best table of byte pairs, held out")
+    axes.axhline(mark, color="#999999", linestyle=":", label="best table of token pairs, held out")
     for line in lines:
         if "resumed at" in line:
             axes.axvline(line["resumed at"], color="#CCCCCC", linewidth=1)

@@ -69,7 +69,7 @@ class Command:
         positions_kind: Learned positions, or rope, which has no table of them.
         batch: Sequences in a step, over all GPUs.
         dtype: Of parameters and activations.
-        optimizer: adamw, sgd, lamb or lars.
+        optimizer: Its states are counted.
         tokens: Tokens to train on.
         reached: The part of the GPU's peak that products reach; as fitted on published runs, if none is given.
         reached_network: The part of a network card's bytes per second that messages reach; on a bad fabric 0.1 to 0.6.
