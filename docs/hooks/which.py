@@ -116,7 +116,7 @@ def data() -> str:
     for preset in get_args(Preset):
         shape = shape_of_model(Model(preset))._replace(learned=False)
         # A mixture's experts are a question of their own, and tiny is for two cores.
-        if not shape.experts and preset != "tiny":
+        if not shape.experts and not preset.endswith("tiny"):
             size = composition.model_parameters(shape) / 1e9
             models[preset] = {"title": f"{preset}, {size:.3g} billion", "shape": shape._asdict()}
     machines = {name: each._asdict() for name, each in roofline.MACHINES.items()}

@@ -8,6 +8,9 @@ import { TIE, divides, divisors, fastest, ties } from "./layouts.js"
 
 const { models, machines, room, fabric } = JSON.parse(document.getElementById("calculator-data").textContent)
 const YES = [["no", "no"], ["yes", "yes"]]
+const LARGE = ["hidden", "positions", "vocabulary", "mlp_hidden", "expert_hidden", "batch", "tokens", "microbatches"]
+// Beyond, looking for layouts would take minutes.
+const most = name => (["layers", "experts"].includes(name) ? 2000 : LARGE.includes(name) ? 1e9 : 1e5)
 const FIRST = models["7b"]
 
 // name: [label, value at first, options, or null for a number, its least, or "any" if it need not be whole]
@@ -109,7 +112,9 @@ function latentOf(c) {
 function problem(c) {
   for (const [name, [label, , options, least = 1]] of Object.entries(FIELDS)) {
     if (least === "any" && !(c[name] > 0)) return `${label}: write a number above 0.`
-    if (!options && least !== "any" && !(Number.isInteger(c[name]) && c[name] >= least)) return `${label}: write a whole number from ${least} on.`
+    if (!options && least !== "any" && !(Number.isInteger(c[name]) && c[name] >= least && c[name] <= most(name))) {
+      return `${label}: write a whole number from ${least} to ${group(most(name))}.`
+    }
   }
   if (c.latent && !latentOf(c)) return `latent attention: write five whole numbers, such as ${models["deepseek-v3"].latent}, or nothing.`
   if (c.latent && c.kv_heads !== c.heads) return `Latent attention has as many heads of keys as heads: ${c.heads}.`
@@ -130,12 +135,12 @@ function misfit(c) {
   }
   if (c.latent && c.cp > 1) return "Latent attention is planned without context parallelism; take cp = 1."
   if (c.pp > c.layers) return `pp = ${c.pp} is more than the ${c.layers} layers; take at most ${c.layers}.`
-  if (c.cp > 1 && c.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${c.positions} positions do not give.`
+  if (c.cp > 1 && c.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${c.positions} positions do not give; take a cp whose double divides them.`
   if (c.sequence === "yes" && c.tp === 1) return "Sequence parallelism divides what tensor-parallel ranks hold alike; it needs tp of 2 or more."
-  if (c.sequence === "yes" && (c.positions / c.cp) % c.tp) return `Sequence parallelism cuts ${c.positions / c.cp} positions over tp = ${c.tp}, which does not divide them.`
+  if (c.sequence === "yes" && (c.positions / c.cp) % c.tp) return `Sequence parallelism cuts ${c.positions / c.cp} positions over tp = ${c.tp}, which does not divide them; take another tp, or do without.`
   if (c.ep > 1 && !c.experts) return `ep = ${c.ep} needs experts; give their number, or take ep = 1.`
   if (c.dp % c.ep) return `ep = ${c.ep} ranks are among the dp = ${c.dp} and must divide them; take one of ${list(divisors(c.dp))}.`
-  if (c.ep > c.experts && c.experts) return `ep = ${c.ep} is more than the ${c.experts} experts.`
+  if (c.ep > c.experts && c.experts) return `ep = ${c.ep} is more than the ${c.experts} experts; take at most ${c.experts}.`
   if (c.experts && c.cp > 1) return "Experts together with context parallelism are not part of the trainer; take cp = 1."
   if (c.zero >= 2 && c.pp > 1) return `ZeRO ${c.zero} with a pipeline would send gradients with every micro-batch, and the trainer refuses it; take ZeRO 1.`
   if (c.zero >= 2 && c.experts) return `ZeRO ${c.zero} with experts is not part of the trainer; take ZeRO 1.`
@@ -177,7 +182,7 @@ function ranking(c, choose) {
   const { shape, sizes, machine, lines, reached } = asked(c)
   const found = fastest(shape, c.gpus, c.batch, machine, sizes, lines, reached)
   if (!found.length) {
-    return [paragraph(`No layout of ${group(c.gpus)} GPUs fits: either the ${short(machine.size / 1e9)} GB of each GPU are too few ` +
+    return [paragraph(`No layout of ${group(c.gpus)} GPU${c.gpus > 1 ? "s" : ""} fits: either the ${short(machine.size / 1e9)} GB of each GPU are too few ` +
       `(a tenth stays free), or no dp · pp · cp · tp divides ${c.layers} layers, ${c.kv_heads} heads of keys and ${c.batch} sequences. Take more GPUs, or another batch.`, "calculator-problem")]
   }
   const near = ties(found), flops = stepFlops(c.batch, shape), slowest = found.at(-1).seconds
@@ -269,12 +274,12 @@ function calculate(root) {
 
   function update() {
     const c = Object.fromEntries(
-      Object.entries(FIELDS).map(([name, [, , options]]) => [name, options ? field[name].value : Number(field[name].value)]),
+      Object.entries(FIELDS).map(([name, [, , options]]) => [name, options ? field[name].value : Number(field[name].value || NaN)]),
     )
     c.zero = Number(c.zero)
     const plain = { ...usual(c.model, c.gpu), model: "7b", gpu: "H100" }
     const changed = Object.keys(FIELDS).filter(name => String(c[name]) !== String(plain[name]))
-    const query = new URLSearchParams(changed.map(name => [name, c[name]])).toString()
+    const query = new URLSearchParams(changed.map(name => [name, field[name].value])).toString()
     history.replaceState(null, "", (query ? `?${query}` : location.pathname) + location.hash)
     const wrong = problem(c), key = JSON.stringify([wrong, ...[...SIZES, ...RUN].map(name => c[name])])
     if (key !== before) ranked.replaceChildren(...(wrong ? [] : ranking(c, choose)))

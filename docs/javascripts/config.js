@@ -24,7 +24,7 @@ function parsed(text) {
     throw new Error("This is JSON, but no config.json, which begins with { and has names such as “hidden_size”.")
   }
   // A model of text and images has its language model inside.
-  return config.text_config && !("hidden_size" in config) ? config.text_config : config
+  return config.text_config instanceof Object && !("hidden_size" in config) ? config.text_config : config
 }
 
 function gpt2(config) {

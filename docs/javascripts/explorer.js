@@ -103,18 +103,23 @@ function explore(root) {
   const form = root.querySelector("form"), field = form.elements
   const loaded = new Map()
   field.schedule.value = "1f1b"
-  new URLSearchParams(location.search).forEach((value, name) => {
+  const isText = (name) => ["schedule", "other"].includes(name)
+  // A slider would take the middle of its range for what is no number; here it keeps its default.
+  const valid = [...new URLSearchParams(location.search)].filter(([name, value]) => isText(name) || (value.trim() && Number.isFinite(Number(value))))
+  valid.forEach(([name, value]) => {
     if (["schedule", "other", "p", "m", "v", "r"].includes(name)) field[name].value = value
   })
   field.schedule.value ||= "1f1b" // an unknown name chooses nothing
   field.other.value ||= ""
   // A slider moves a value into its range, so it is set before the range is known, and once more after it.
-  const asked = new URLSearchParams(location.search)
+  const asked = new URLSearchParams(valid)
 
   function load(file) {
     if (!loaded.has(file)) {
       const source = new URL(`${root.dataset.src}${file}.json`, document.baseURI)
-      loaded.set(file, fetch(source).then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status))))
+      const answer = fetch(source).then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status)))
+      answer.catch(() => loaded.delete(file)) // so that the next choice tries again
+      loaded.set(file, answer)
     }
     return loaded.get(file)
   }
@@ -124,20 +129,22 @@ function explore(root) {
     const p = Number(field.p.value)
     const [batches, chunks] = limits(schedule, p)
     limit(field.m, ...batches)
-    limit(field.v, ...chunks)
+    // Where only the second schedule has a choice of chunks, the slider is its.
+    const others = other ? limits(other, p)[1] : chunks
+    limit(field.v, ...([chunks, others].find(([fewest, most]) => fewest < most) ?? chunks))
     for (const name of ["m", "v"]) {
       if (asked.has(name)) field[name].value = asked.get(name)
       asked.delete(name)
     }
-    const m = Number(field.m.value), v = Number(field.v.value), r = Number(field.r.value)
-    Object.entries({ p, m, v, r }).forEach(([name, value]) => (field[`${name}_`].value = value))
-    const choice = new URLSearchParams({ schedule, ...(other && { other }), p, m, v, r }).toString()
+    const m = Number(field.m.value), r = Number(field.r.value), free = Number(field.v.value), v = within(free, chunks)
+    Object.entries({ p, m, v: free, r }).forEach(([name, value]) => (field[`${name}_`].value = value))
+    const choice = new URLSearchParams({ schedule, ...(other && { other }), p, m, v: free, r }).toString()
     if (root.dataset.wanted !== undefined || location.search) history.replaceState(null, "", `?${choice}${location.hash}`)
     root.dataset.wanted = choice
     const shown = [[schedule, m, v]]
     if (other) {
       const [batches, chunks] = limits(other, p)
-      shown.push([other, within(m, batches), within(v, chunks)])
+      shown.push([other, within(m, batches), within(free, chunks)])
     }
     const parts = [...root.querySelectorAll(".explorer-part")]
     parts.slice(shown.length).forEach((each) => each.remove())
@@ -150,8 +157,11 @@ function explore(root) {
       const end = Math.max(...timetables.map(lasts)) // both have one scale
       shown.forEach(([name, m, v], index) => show(places[index], timetables[index], TITLES[name], p, m, v, end))
     } catch (error) {
+      if (root.dataset.wanted !== choice) return
+      root.querySelectorAll(".explorer-part > *").forEach((each) => each.replaceChildren()) // no timetable of another choice
       places[0].querySelector(".explorer-caption").textContent =
-        `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
+        `The timetables could not be loaded (${error}). Choose again to try once more; ` +
+        "a copy on your disk must be opened through a web server: make serve."
     }
   }
 

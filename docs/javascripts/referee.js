@@ -187,12 +187,12 @@ export function problem(round, c) {
   if (ranks !== round.gpus) return `dp · pp · cp · tp are ${said(ranks)} ranks, and the round has ${said(round.gpus)} GPUs.`
   if (shape.heads % c.tp) return `tp = ${c.tp} does not divide ${shape.heads} heads.`
   if ((shape.kv_heads || shape.heads) % c.tp) return `tp = ${c.tp} does not divide ${shape.kv_heads} heads of keys and values; here take fewer ranks.`
-  if (c.cp > 1 && shape.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${shape.positions} positions do not give.`
+  if (c.cp > 1 && shape.positions % (2 * c.cp)) return `cp = ${c.cp} ranks hold two chunks each, which ${shape.positions} positions do not give; take a cp whose double divides them.`
   if (c.sequence && c.tp === 1) return "Sequence parallelism cuts what tensor-parallel ranks hold alike; take tp of 2 or more."
   if (c.sequence && (shape.positions / c.cp) % c.tp) return `Sequence parallelism cuts ${shape.positions / c.cp} positions, which tp = ${c.tp} does not divide.`
   if (stages > shape.layers) return `${stages} stages are more than the ${shape.layers} layers.`
   if (c.schedule === "interleaved" && c.pp > 1 && c.microbatches % c.pp) return `The interleaved schedule takes micro-batches in groups of pp = ${c.pp}.`
-  if (round.batch % (c.dp * c.microbatches)) return `${said(round.batch)} sequences do not divide by dp · micro-batches = ${said(c.dp * c.microbatches)}.`
+  if (round.batch % (c.dp * c.microbatches)) return `${said(round.batch)} sequences do not divide by dp · micro-batches = ${said(c.dp * c.microbatches)}; take a product that divides them.`
   if (c.zero >= 2 && c.pp > 1) return `ZeRO ${c.zero} with a pipeline would send gradients with every micro-batch; take ZeRO 1.`
   return ""
 }

@@ -166,7 +166,7 @@ function choose(root, chart) {
   const first = { gpu: "H100", model: "7b", ...Object.fromEntries(Object.entries(SLIDERS).map(([name, [, , value]]) => [name, value])) }
   const nearest = (name, value) => { // the slider's values are few; an address may have any
     const values = SLIDERS[name][1]
-    field[name].value = values.reduce((best, each, index) => (Math.abs(each - value) < Math.abs(values[best] - value) ? index : best), 0)
+    field[name].value = values.reduce((best, each, index) => (Math.abs(each - value) <= Math.abs(values[best] - value) ? index : best), 0)
   }
   const ofMachine = () => {
     nearest("memory", machines[field.gpu.value].size / 1e9)

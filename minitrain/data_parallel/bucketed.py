@@ -38,7 +38,7 @@ def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:
     buckets: list[Bucket] = [[]]
     # The last parameter first, because backward reaches it first; the next rung uses that.
     for parameter in reversed(list(module.parameters())):
-        if sum(member.nbytes for member in buckets[-1]) >= bucket_megabytes * 2**20:
+        if buckets[-1] and sum(member.nbytes for member in buckets[-1]) >= bucket_megabytes * 2**20:
             buckets.append([])
         buckets[-1].append(parameter)
     return buckets

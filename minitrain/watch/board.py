@@ -216,7 +216,7 @@ def in_words(stuck: Mapping[int, Waiting], ended: set[int]) -> str:
             for rank, note in stuck.items()
             for other in ended.intersection(note.needs.values())
         }
-        lines.append(f"{who} ended without it; call {' and '.join(sorted(calls))}")
+        lines.append(f"{who} ended without it; call {'; and '.join(sorted(calls))}")
     elif verbs == {"send"}:
         lines.append("all of them send, and none receives; start both directions before you wait: exchange(...)")
     elif verbs == {"receive"}:

@@ -33,7 +33,7 @@ def check_message(message: Communication) -> None:
         name = "to" if verb == "send" else "source"
         raise ValueError(
             f"{verb}: {name}={peer} is no other rank of this group of {size} (this is rank {rank}); "
-            f"use one of 0 to {size - 1} but {rank}"
+            + (f"use one of 0 to {size - 1} but {rank}" if size > 1 else "start more ranks")
         )
     contiguous(verb, message.tensor)
 

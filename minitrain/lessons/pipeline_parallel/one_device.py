@@ -58,7 +58,7 @@ class OneDevice:
             part = model.loss(model(x)[0], target) / len(inputs)
             part.backward()
             self.loss += part.detach()
-        self.gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        self.gradients = {name: parameter.grad for name, parameter in model.named_parameters(remove_duplicate=False)}
         model.zero_grad()
 
     def unlike(self, stages: Sequence[Stage], loss: Tensor | None) -> int:
