@@ -82,7 +82,8 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
 def cause_of_death(exitcode: int | None) -> str:
     """How a process ended, in words."""
     if exitcode is not None and exitcode < 0:
-        return f"died: ended by signal {signal.Signals(-exitcode).name}"
+        freed = " (as when a tensor is read whose storage was freed)" * (-exitcode == signal.SIGSEGV)
+        return f"died: ended by signal {signal.Signals(-exitcode).name}{freed}"
     return f"died: ended with exit code {exitcode}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -63,8 +64,10 @@ class Children:
 
 @contextmanager
 def children(folder: Path, steps: int, every: int, breaks: Sequence[Break] = (), ranks: int = 3) -> Iterator[Children]:
-    """A training in a new folder. At the end of the block, and at the end of this process, its ranks end."""
-    folder.mkdir()
+    """A training in a folder of its own, emptied of an earlier one. Its ranks end with the block or this process."""
+    if (folder / "beat0").exists():  # of a cell that is run again
+        shutil.rmtree(folder)
+    folder.mkdir(exist_ok=True)
     ours, theirs = os.pipe()
     made = Children(folder, ranks, steps, every, breaks, ours)
     try:
