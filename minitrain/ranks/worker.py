@@ -121,7 +121,7 @@ def printing_place() -> tuple[str, int] | None:
 
 
 def working_time() -> float:
-    """Seconds in which this process used a core, or waited for its turn on one, as on a busy machine."""
+    """Seconds in which this process used a core, or its main thread waited for one, as on a busy machine."""
     queued = 0
     with contextlib.suppress(OSError), open(SCHEDULED) as file:
         queued = int(file.read().split()[1])

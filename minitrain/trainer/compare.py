@@ -1,8 +1,8 @@
 """The command line of minitrain.compare: what two runs have in common, and where they part.
 
 It reads their settings, the numbers of their steps (`metrics.jsonl`) and, where both were run with `--fingerprints`,
-the checksums of their tensors. As with `diff`, the exit status is 0 if no step or tensor
-differs and 1 if one does, whatever the settings.
+the checksums of their tensors. As with `diff`, the exit status is 0 if no step or tensor differs
+and 1 if one does, whatever the settings.
 """
 
 from __future__ import annotations
