@@ -277,6 +277,8 @@ function calculate(root) {
       Object.entries(FIELDS).map(([name, [, , options]]) => [name, options ? field[name].value : Number(field[name].value || NaN)]),
     )
     c.zero = Number(c.zero)
+    const differs = name => name !== "positions" && String(c[name]) !== String(models[c.model][name])
+    if (c.model in models && SIZES.some(differs)) c.model = field.model.value = "own"
     const plain = { ...usual(c.model, c.gpu), model: "7b", gpu: "H100" }
     const changed = Object.keys(FIELDS).filter(name => String(c[name]) !== String(plain[name]))
     const query = new URLSearchParams(changed.map(name => [name, field[name].value])).toString()

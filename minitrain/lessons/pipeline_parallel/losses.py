@@ -27,6 +27,7 @@ FORMS = {
 
 def train(world: World, name: str, lr: float, seed: int, updates: int) -> list[float]:
     """Trains with SGD in the way of this name; returns the loss of each update's samples, on every rank."""
+    assert world.size <= SAMPLES, f"2BW takes {SAMPLES} micro-batches per update here; use Ranks({SAMPLES}) or fewer"
     alone, size = name == "one device", 1 if name == "PipeDream-2BW" else SAMPLES  # samples of a micro-batch
     ranks = 1 if alone else world.size
     pipeline = axes(copies=world.size // ranks, pp=ranks)["pp"].get_group()
