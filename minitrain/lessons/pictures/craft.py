@@ -21,12 +21,12 @@ def curves(lines: Mapping[str, tuple[Any, Any, dict[str, Any]]], x: str, y: str,
     return figure
 
 
-def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int]) -> Figure:
+def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int], threshold: float = 6.0) -> Figure:
     """Losses over the steps, the limit, and the spikes."""
     steps, dots = range(len(losses)), {"color": ORANGE, "marker": "o", "ls": ""}
     lines = {
         "loss of the step": (steps, losses, {"color": BLACK, "lw": 1}),
-        "limit: median + 6 deviations": (steps, limits, {"color": BLUE, "lw": 1, "ls": "--"}),
+        f"limit: median + {threshold:g} deviations": (steps, limits, {"color": BLUE, "lw": 1, "ls": "--"}),
         "spikes": (found, [losses[number] for number in found], dots),
     }
     return curves(lines, "step", LOSS)
@@ -35,12 +35,12 @@ def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int
 def own_spike(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
     """The loss and the gradient's norm over the steps, of each run by name; both logarithmic."""
     figure, panes = panels(8, 2.8, 2)
-    for (name, found), color in zip(runs.items(), (ORANGE, BLUE), strict=True):
+    for (name, found), color in zip(runs.items(), (ORANGE, BLUE, BLACK, GRAY), strict=False):
         for axes, values in zip(panes, found, strict=True):
             axes.plot(values, color=color, lw=1, label=name if axes is panes[0] else None)
     for axes, what in zip(panes, (LOSS, "norm of the gradient"), strict=True):
         axes.set(xlabel="step", title=what, yscale="log")
-    figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=9)
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(runs), fontsize=9)
     return figure
 
 
