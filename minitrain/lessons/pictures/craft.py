@@ -57,10 +57,11 @@ def rewind(clean: Mapping[int, float], rewound: Mapping[int, float], unattended:
 def branches(losses: Mapping[str, Sequence[float]], begins: Mapping[str, int], first: int = 60) -> Figure:
     """The loss over the steps of runs by schedule and length; a run of `begins` is drawn from where it branches off."""
     colors, lines = {"cosine": BLUE, "constant": BLACK, "WSD": ORANGE}, {}
+    longest = max(map(len, losses.values()))
     for name, values in losses.items():
-        kind, _, steps = name.partition(", ")
+        kind = name.partition(", ")[0]
         begin = begins.get(name, first)
         dots = {"marker": "o", "markevery": [0]} if name in begins else {}
-        look = {"color": colors[kind], "ls": "--" if steps == "160" else "-", "lw": 1.5} | dots
+        look = {"color": colors[kind], "ls": "--" if len(values) < longest else "-", "lw": 1.5} | dots
         lines[name] = (range(begin, len(values) + 1), values[begin - 1 :], look)
     return curves(lines, "step", "expected loss")
