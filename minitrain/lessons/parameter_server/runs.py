@@ -55,6 +55,7 @@ class Event(NamedTuple):
 
 def timetable(times: Mapping[int, float], staleness: int | None, seconds: float) -> list[Event]:
     """All begins and ends of steps before `seconds`, and the ends after it, if workers take `times` for each step."""
+    assert staleness is None or staleness >= 0, f"{staleness=}: with a lead below 0, no worker may ever begin"
     state = SimpleNamespace(clocks=dict.fromkeys(times, 0), staleness=staleness)
     now, idle, ends, events = 0.0, set(times), dict[int, float](), list[Event]()
     while now < seconds or ends:
