@@ -42,7 +42,6 @@ class AsynchronousServer:
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, staleness: int | None, group: Group = None):
         rank, ranks = rank_and_size(group)
         assert rank == SERVER and ranks > 1, "rank 0 serves, and all other ranks are workers"
-        assert staleness is None or staleness >= 0, f"{staleness=}: a lead of 0 steps or more, or None for any"
         self.module, self.group, self.staleness = module, group, staleness
         self.flat = flatten(module)  # [elements]
         self.optimizer = make_optimizer(module.parameters())
