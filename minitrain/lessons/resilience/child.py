@@ -48,12 +48,15 @@ class Peers:
             except (FileNotFoundError, ConnectionRefusedError):
                 time.sleep(0.002)  # rank 0 is not there yet
 
-    def all_reduce(self, values: list[float]) -> list[float]:
+    def all_reduce(self, values: list[float], step: int) -> list[float]:
         if 0 in self.ends:
             self.tell(0, values)
             return self.hear(0)
         for rank in sorted(self.ends):
             values = [a + b for a, b in zip(values, self.hear(rank), strict=True)]
+        # Before a rank can go on, and be killed in the next step, and this one with it.
+        with open("finished", "a") as file:
+            file.write(f"{step}\n")
         for rank in self.ends:
             self.tell(rank, values)
         return values
@@ -90,15 +93,12 @@ def train(attempt: int, rank: int, ranks: int, steps: int, every: int, breaks: l
                 raise ValueError("the loss is NaN")
             mine = gradient(w, rank, step)
             beat(Path(), rank, step)
-            total = peers.all_reduce(mine)
+            total = peers.all_reduce(mine, step)
             m = [0.9 * a + b / ranks for a, b in zip(m, total, strict=True)]
             w = [a - 0.1 * b for a, b in zip(w, m, strict=True)]
-            if rank == 0:
-                with open("finished", "a") as file:
-                    file.write(f"{step}\n")
-                if (step + 1) % every == 0:
-                    state = json.dumps([step + 1, w, m])
-                    save(CHECKPOINT, lambda path, state=state: path.write_text(state))
+            if rank == 0 and (step + 1) % every == 0:
+                state = json.dumps([step + 1, w, m])
+                save(CHECKPOINT, lambda path, state=state: path.write_text(state))
     except Exception as error:
         write(Path(), rank, step, error)
         sys.exit(1)
